@@ -15,8 +15,8 @@
 //! | 44.. | payload |
 //! | last 16 | tag under the group's key for quick calls, truncated |
 //!
-//! The tag is HMAC-SHA-256 (RFC 2104). If the payload is longer than 4 KiB, it is keyed BLAKE3,
-//! which takes a fraction of the time for that length.
+//! The tag is HMAC-SHA-256 (RFC 2104). If the payload is longer than 4 KiB, it is keyed BLAKE3 of
+//! the payload and then the header, which takes a fraction of the time for that length.
 //!
 //! Group, epoch, call and transfer identify a message. A message that arrives twice is recognized
 //! by them and needs no sequence number.
@@ -25,8 +25,8 @@ use crate::call_limits::{LONG_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_types::Key;
 
 pub(crate) const MAGIC: u8 = 0xC4;
-const HEADER_BYTES: usize = 44;
-const TAG_BYTES: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 44;
+pub(crate) const TAG_BYTES: usize = 16;
 
 /// Bytes of a datagram in addition to its payload.
 pub(crate) const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
@@ -110,7 +110,10 @@ impl Datagram<'_> {
         [transfer, from, requested].into_iter().for_each(|word| bytes.extend_from_slice(&word.to_be_bytes()));
         bytes.extend_from_slice(&digest.to_be_bytes());
         bytes.extend_from_slice(self.payload);
-        let tag = if is_long(&bytes) { long_tag(key, &bytes) } else { key.tag(&bytes) };
+        let tag = match bytes.split_first_chunk() {
+            Some((header, payload)) if is_long(payload) => *long_tag(key, header, payload).as_bytes(),
+            _ => key.tag(&bytes),
+        };
         bytes.extend_from_slice(&tag[..TAG_BYTES]);
         bytes
     }
@@ -123,24 +126,33 @@ impl Datagram<'_> {
         let (covered, tag) = bytes.split_last_chunk::<TAG_BYTES>().ok_or(DatagramError::Malformed)?;
         let (header, payload) =
             covered.split_first_chunk::<HEADER_BYTES>().ok_or(DatagramError::Malformed)?;
-        let header = DatagramHeader::read(header).ok_or(DatagramError::Malformed)?;
-        if (header.group, header.epoch) != group {
-            return Err(DatagramError::OtherGroup);
-        }
-        let is_authentic = if is_long(covered) {
-            // Hashes are compared in constant time. The rest of the tag is not transmitted.
-            let expected = long_tag(key, covered);
-            let mut received = expected;
-            received[..TAG_BYTES].copy_from_slice(tag);
-            blake3::Hash::from_bytes(received) == blake3::Hash::from_bytes(expected)
-        } else {
-            key.verifies_truncated(covered, tag)
+        let read = DatagramHeader::read_for(group, header)?;
+        let is_authentic = match is_long(payload) {
+            true => is_long_tag(key, header, payload, tag),
+            false => key.verifies_truncated(covered, tag),
         };
-        if !is_authentic {
-            return Err(DatagramError::Forged);
-        }
-        Ok(Datagram { header, payload })
+        is_authentic.then_some(Datagram { header: read, payload }).ok_or(DatagramError::Forged)
     }
+}
+
+/// Verifies the tag of a message of more than 4 KiB whose payload does not follow its header in
+/// memory, and returns the decoded header.
+///
+/// # Errors
+/// Returns an error if the message must not be trusted.
+pub(crate) fn verify_long(
+    key: &Key,
+    group: (u64, u32),
+    (header, payload, tag): (&[u8; HEADER_BYTES], &[u8], &[u8; TAG_BYTES]),
+) -> Result<DatagramHeader, DatagramError> {
+    let read = DatagramHeader::read_for(group, header)?;
+    is_long_tag(key, header, payload, tag).then_some(read).ok_or(DatagramError::Forged)
+}
+
+/// Returns the payload of a datagram, or nothing if it is too short to have one.
+pub(crate) fn payload(bytes: &[u8]) -> &[u8] {
+    let end = bytes.len().saturating_sub(TAG_BYTES);
+    bytes.get(HEADER_BYTES..end).unwrap_or_default()
 }
 
 /// Returns the length of the first datagram in `bytes`, which contain one or several. That is the
@@ -150,17 +162,33 @@ pub(crate) fn first_datagram_bytes(bytes: &[u8]) -> usize {
     if (OVERHEAD_BYTES..=bytes.len()).contains(&len) { len } else { bytes.len() }
 }
 
-/// Returns whether a message, without its tag, is longer than the messages of short calls.
-fn is_long(covered: &[u8]) -> bool {
-    covered.len() > HEADER_BYTES + MESSAGE_BYTES_MAX as usize
+/// Returns whether a payload is longer than those of short calls.
+pub(crate) fn is_long(payload: &[u8]) -> bool {
+    payload.len() as u64 > MESSAGE_BYTES_MAX
 }
 
-/// Returns the tag of a long message.
-fn long_tag(key: &Key, covered: &[u8]) -> [u8; blake3::OUT_LEN] {
-    *blake3::keyed_hash(&key.bytes(), covered).as_bytes()
+/// Returns the tag of a long message. The header is last, so that the payload consists of whole
+/// blocks of BLAKE3.
+fn long_tag(key: &Key, header: &[u8; HEADER_BYTES], payload: &[u8]) -> blake3::Hash {
+    blake3::Hasher::new_keyed(&key.bytes()).update(payload).update(header).finalize()
+}
+
+/// Returns whether the tag of a long message is right. Hashes are compared in constant time.
+fn is_long_tag(key: &Key, header: &[u8; HEADER_BYTES], payload: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
+    let expected = long_tag(key, header, payload);
+    // The rest of the tag is not transmitted.
+    let mut received = *expected.as_bytes();
+    received[..TAG_BYTES].copy_from_slice(tag);
+    blake3::Hash::from_bytes(received) == expected
 }
 
 impl DatagramHeader {
+    /// Returns the header of a datagram for this group and epoch.
+    fn read_for(group: (u64, u32), bytes: &[u8; HEADER_BYTES]) -> Result<DatagramHeader, DatagramError> {
+        let header = DatagramHeader::read(bytes).ok_or(DatagramError::Malformed)?;
+        if (header.group, header.epoch) == group { Ok(header) } else { Err(DatagramError::OtherGroup) }
+    }
+
     fn read(bytes: &[u8; HEADER_BYTES]) -> Option<DatagramHeader> {
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));

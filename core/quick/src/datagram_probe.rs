@@ -8,7 +8,7 @@
 
 use crate::calls::SendTo;
 use crate::datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
-use crate::message_parts::{Reassembly, in_parts};
+use crate::message_parts::{ArrivedDatagram, CompleteMessage, Reassembly, arrived_datagrams, in_parts};
 use cool_collective::Rank;
 use cool_types::Key;
 use std::collections::BTreeSet;
@@ -88,9 +88,16 @@ impl DatagramProbe {
     /// Handles one or several datagrams, one right after the other. Returns the first path that is
     /// now known to work, if a probe is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Option<ProbePath> {
-        let (group, mut left, mut path) = (self.group, bytes, None);
-        while let Some(message) = self.reassembly.next_message(&mut left, |part| part.group() == group) {
-            let found = self.probe(&message);
+        let mut path = None;
+        for datagram in arrived_datagrams(bytes) {
+            let found = match datagram {
+                ArrivedDatagram::Part(part) if part.group() != self.group => None,
+                ArrivedDatagram::Part(part) => match self.reassembly.add(&part, None) {
+                    Some(CompleteMessage::Whole(message)) => self.probe(&message),
+                    Some(CompleteMessage::InPlace(..)) | None => None,
+                },
+                ArrivedDatagram::Other(message) => self.probe(message),
+            };
             path = path.or(found);
         }
         path

@@ -10,6 +10,7 @@
 //! message_parts      long messages, which are sent in parts
 //! datagram_probe     whether datagrams of full length arrive, before the first call
 //! calls              the calls of one rank, in order: a machine without I/O
+//! active_call        the call in progress, or a piece of it, and its data
 //! redundant_sending  when messages are sent twice
 //! wait_policy        how a rank waits: first alone, then watched by its agent
 //! nak_responder      how an agent answers the NAKs of other ranks
@@ -22,12 +23,12 @@
 //! datagram from the buffer, whatever the rank does meanwhile. (Compare RFC 5740 and the term
 //! buffers of Aeron.)
 
+mod active_call;
 mod busy_polling;
 mod call_limits;
 mod calls;
 mod datagram;
 mod datagram_probe;
-mod divided_call;
 mod leaders;
 mod message_parts;
 mod nak_responder;
@@ -35,17 +36,16 @@ mod quick_schedule;
 mod redundant_sending;
 mod wait_policy;
 
+pub use active_call::{BeginCall, CallData};
 pub use busy_polling::BusyPolling;
 pub use call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
-pub use calls::{
-    BeginCall, CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo,
-};
+pub use calls::{CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo};
 pub use datagram::{
     DATAGRAM_BYTES_MAX, Datagram, DatagramError, DatagramHeader, DatagramKind, LONG_DATAGRAM_BYTES_MAX,
 };
 pub use datagram_probe::{DatagramProbe, ProbePath};
 pub use leaders::NodeLeaders;
-pub use message_parts::{LEADER_BUFFER_BYTES, PART_DATAGRAM_BYTES_MIN, in_parts};
+pub use message_parts::{LEADER_BUFFER_BYTES, MessageDivision, PART_DATAGRAM_BYTES_MIN, in_parts};
 pub use nak_responder::{NakAnswer, NakResponder, RetransmitBuffer};
 pub use quick_schedule::{QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
 pub use wait_policy::{RECHECK_INTERVAL, ReportTimer, WaitAction, WaitPolicy, WaitState};

@@ -19,7 +19,7 @@
 //! parts that have arrived, because a queue that is shorter than a message would otherwise drop the
 //! same parts of each retransmission.
 
-use crate::datagram::{LONG_DATAGRAM_BYTES_MAX, MAGIC, first_datagram_bytes};
+use crate::datagram::{self, LONG_DATAGRAM_BYTES_MAX, MAGIC, OVERHEAD_BYTES, TAG_BYTES};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
@@ -76,6 +76,39 @@ pub const LEADER_BUFFER_BYTES: usize = 64 << 10;
 /// another one begins.
 const INCOMPLETE_MAX: usize = 64;
 
+/// The bytes of a message in each of its parts, if it is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageDivision {
+    part_bytes: usize,
+}
+
+impl MessageDivision {
+    /// Returns how a message is divided into datagrams of `datagram_bytes`, or `None` if it is sent
+    /// as one datagram: because it is not longer, or because the length is 0, which means that
+    /// messages are not divided.
+    pub fn new(message: &[u8], datagram_bytes: usize) -> Option<MessageDivision> {
+        let is_divided = message.len() > datagram_bytes && datagram_bytes >= PART_DATAGRAM_BYTES_MIN;
+        is_divided.then(|| MessageDivision { part_bytes: datagram_bytes - HEADER_BYTES })
+    }
+
+    /// Returns the datagrams of a message, each as its header and its bytes. All datagrams have the
+    /// same length, except for the last one.
+    pub fn parts<'a>(&self, message: &'a [u8]) -> impl Iterator<Item = ([u8; HEADER_BYTES], &'a [u8])> {
+        let part_bytes = self.part_bytes;
+        message.chunks(part_bytes).enumerate().map(move |(index, part)| {
+            let mut header = [0; HEADER_BYTES];
+            header[..2].copy_from_slice(&[MAGIC, PART]);
+            header[NAME].copy_from_slice(&message[NAME]);
+            let numbers = [part.len(), index * part_bytes, message.len()];
+            for (place, number) in header[NAME.end..].chunks_exact_mut(2).zip(numbers) {
+                // A message is shorter than 64 KiB.
+                place.copy_from_slice(&(number as u16).to_be_bytes());
+            }
+            (header, part)
+        })
+    }
+}
+
 /// Returns the datagrams of a message, one right after the other: the message itself if it is not
 /// longer than `datagram_bytes`, and otherwise its parts, each of that length except the last one.
 /// Length 0 means that messages are not divided.
@@ -85,23 +118,12 @@ pub fn in_parts(message: &[u8], datagram_bytes: usize) -> Cow<'_, [u8]> {
 
 /// Returns the datagrams of a message, as [`in_parts`] does, without the parts that have arrived.
 pub(crate) fn missing_parts(message: &[u8], datagram_bytes: usize, arrived: ArrivedParts) -> Cow<'_, [u8]> {
-    if message.len() <= datagram_bytes || datagram_bytes < PART_DATAGRAM_BYTES_MIN {
+    let Some(division) = MessageDivision::new(message, datagram_bytes) else {
         return Cow::Borrowed(message);
-    }
-    let part_bytes = datagram_bytes - HEADER_BYTES;
-    let parts = message.len().div_ceil(part_bytes);
-    let mut datagrams = Vec::with_capacity(message.len() + parts * HEADER_BYTES);
-    let all = message.chunks(part_bytes).enumerate();
-    for (index, part) in all.filter(|(index, _)| !arrived.contains(index * part_bytes)) {
-        datagrams.extend_from_slice(&[MAGIC, PART, 0, 0]);
-        datagrams.extend_from_slice(&message[NAME]);
-        for number in [part.len(), index * part_bytes, message.len(), 0] {
-            // A message is shorter than 64 KiB.
-            datagrams.extend_from_slice(&(number as u16).to_be_bytes());
-        }
-        datagrams.extend_from_slice(part);
-    }
-    Cow::Owned(datagrams)
+    };
+    let parts = division.parts(message).enumerate();
+    let missing = parts.filter(|(index, _)| !arrived.contains(index * division.part_bytes));
+    Cow::Owned(missing.flat_map(|(_, (header, part))| [header.to_vec(), part.to_vec()]).flatten().collect())
 }
 
 /// The parts of a message that have arrived: a bit for each, by offset divided by
@@ -162,14 +184,86 @@ impl<'a> MessagePart<'a> {
         self.name.group()
     }
 
-    /// Returns the number of the call.
-    pub(crate) fn call(&self) -> u64 {
-        self.name.call()
+    /// Returns the number of the call and the transfer.
+    pub(crate) fn message_name(&self) -> (u64, u32) {
+        (self.name.call(), self.name.transfer())
     }
 
     /// Returns the sending rank.
     pub(crate) fn from(&self) -> u32 {
         self.name.from()
+    }
+
+    /// Returns the length of the payload of the message.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.message_bytes.saturating_sub(OVERHEAD_BYTES)
+    }
+}
+
+/// A datagram that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ArrivedDatagram<'a> {
+    /// A part of a message.
+    Part(MessagePart<'a>),
+    /// A message, or anything else.
+    Other(&'a [u8]),
+}
+
+/// Returns the datagrams in `bytes`, which contain one or several. The system may join any
+/// datagrams of equal length, and a shorter last one.
+pub(crate) fn arrived_datagrams(mut bytes: &[u8]) -> impl Iterator<Item = ArrivedDatagram<'_>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let (datagram, after) = MessagePart::split_first(bytes).map_or_else(
+            || {
+                let (other, after) = bytes.split_at(datagram::first_datagram_bytes(bytes));
+                (ArrivedDatagram::Other(other), after)
+            },
+            |(part, after)| (ArrivedDatagram::Part(part), after),
+        );
+        bytes = after;
+        Some(datagram)
+    })
+}
+
+/// A message all parts of which have arrived. Its tag has not been verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CompleteMessage {
+    /// The message.
+    Whole(Vec<u8>),
+    /// The payload is at its destination; these are the header and the tag.
+    InPlace([u8; datagram::HEADER_BYTES], [u8; TAG_BYTES]),
+}
+
+impl CompleteMessage {
+    /// Writes the bytes of a part. `payload` is the destination of a message in place.
+    fn put(&mut self, part: &MessagePart<'_>, payload: &mut [u8]) {
+        match self {
+            CompleteMessage::Whole(message) if message.len() == part.offset => {
+                message.extend_from_slice(part.bytes);
+            }
+            CompleteMessage::Whole(message) => {
+                let end = part.offset + part.bytes.len();
+                if message.len() < end {
+                    message.resize(end, 0);
+                }
+                message[part.offset..end].copy_from_slice(part.bytes);
+            }
+            CompleteMessage::InPlace(header, tag) => {
+                let (mut offset, mut bytes) = (part.offset, part.bytes);
+                for section in [&mut header[..], payload, tag] {
+                    if offset < section.len() {
+                        let (to, len) = (&mut section[offset..], bytes.len());
+                        let (now, later) = bytes.split_at(len.min(to.len()));
+                        to[..now.len()].copy_from_slice(now);
+                        bytes = later;
+                    }
+                    offset = offset.saturating_sub(section.len());
+                }
+            }
+        }
     }
 }
 
@@ -177,7 +271,8 @@ impl<'a> MessagePart<'a> {
 #[derive(Clone, Debug)]
 struct IncompleteMessage {
     name: QuickMessageName,
-    bytes: Vec<u8>,
+    message_bytes: usize,
+    arrived_bytes: CompleteMessage,
     arrived: ArrivedParts,
     /// Number of bytes that have not arrived.
     missing: usize,
@@ -191,55 +286,52 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes datagrams from `left`, which contains one or several, until a message is complete.
-    /// Returns the message, or `None` when no datagram is left. Its tag has not been verified. The
-    /// system may join any datagrams of equal length, and a shorter last one.
-    pub(crate) fn next_message<'a>(
+    /// Adds a part. Returns its message if all parts have arrived.
+    ///
+    /// `place` is the destination of the payload, if the rank waits for the message. It must have
+    /// the length of the payload, and be the same for all parts. If the rank does not wait any
+    /// more, the parts that have arrived are dropped.
+    pub(crate) fn add(
         &mut self,
-        left: &mut &'a [u8],
-        is_needed: impl Fn(&MessagePart<'_>) -> bool,
-    ) -> Option<Cow<'a, [u8]>> {
-        while !left.is_empty() {
-            let Some((part, after)) = MessagePart::split_first(left) else {
-                let (message, after) = left.split_at(first_datagram_bytes(left));
-                *left = after;
-                return Some(Cow::Borrowed(message));
-            };
-            *left = after;
-            let message = if is_needed(&part) { self.add(&part) } else { None };
-            if let Some(message) = message {
-                return Some(Cow::Owned(message));
-            }
-        }
-        None
-    }
-
-    /// Adds a part. Returns its message if all parts have arrived. The tag of the message has not
-    /// been verified.
-    fn add(&mut self, part: &MessagePart<'_>) -> Option<Vec<u8>> {
+        part: &MessagePart<'_>,
+        place: Option<&mut [u8]>,
+    ) -> Option<CompleteMessage> {
         let is_it = |known: &IncompleteMessage| known.name == part.name;
         let at = self.incomplete.iter().position(is_it).unwrap_or_else(|| {
             if self.incomplete.len() == INCOMPLETE_MAX {
                 self.incomplete.pop_front();
             }
+            let arrived_bytes = match &place {
+                Some(_) => CompleteMessage::InPlace([0; datagram::HEADER_BYTES], [0; TAG_BYTES]),
+                None => CompleteMessage::Whole(Vec::with_capacity(part.message_bytes)),
+            };
             self.incomplete.push_back(IncompleteMessage {
                 name: part.name,
-                bytes: vec![0; part.message_bytes],
+                message_bytes: part.message_bytes,
+                arrived_bytes,
                 arrived: ArrivedParts::default(),
                 missing: part.message_bytes,
             });
             self.incomplete.len() - 1
         });
         let message = &mut self.incomplete[at];
-        if message.bytes.len() != part.message_bytes || message.arrived.contains(part.offset) {
+        let payload = match (&message.arrived_bytes, place) {
+            (CompleteMessage::Whole(_), _) => &mut [][..],
+            (CompleteMessage::InPlace(..), Some(place)) => place,
+            (CompleteMessage::InPlace(..), None) => {
+                self.incomplete.remove(at);
+                return None;
+            }
+        };
+        if message.message_bytes != part.message_bytes || message.arrived.contains(part.offset) {
             return None;
         }
         message.arrived.0 |= ArrivedParts::bit(part.offset);
         // Forged parts may overlap; the tag of the message is then wrong.
         message.missing = message.missing.saturating_sub(part.bytes.len());
-        message.bytes[part.offset..part.offset + part.bytes.len()].copy_from_slice(part.bytes);
+        message.arrived_bytes.put(part, payload);
         let is_complete = message.missing == 0;
-        is_complete.then(|| self.incomplete.remove(at).map(|message| message.bytes))?
+        is_complete.then(|| self.incomplete.remove(at).map(|message| message.arrived_bytes))?
     }
 
     /// Returns the parts of a message that have arrived, of a message that is not complete.
@@ -288,6 +380,14 @@ mod tests {
         .collect()
     }
 
+    /// Adds a part of a message that is not received in place.
+    fn whole(reassembly: &mut Reassembly, part: &MessagePart<'_>) -> Option<Vec<u8>> {
+        match reassembly.add(part, None)? {
+            CompleteMessage::Whole(message) => Some(message),
+            CompleteMessage::InPlace(..) => panic!("it has no destination"),
+        }
+    }
+
     #[test]
     fn a_short_message_is_one_datagram() {
         let short = message(1, 900);
@@ -300,7 +400,9 @@ mod tests {
         let datagrams = in_parts(&message(7, 4000), 1472).into_owned();
         let parts = parts(&datagrams);
         assert_eq!(parts.len(), 3);
-        assert!(parts.iter().all(|part| (part.group(), part.call(), part.from()) == ((9, 2), 7, 3)));
+        assert!(
+            parts.iter().all(|part| (part.group(), part.message_name(), part.from()) == ((9, 2), (7, 4), 3))
+        );
         assert_eq!(datagrams.len(), 4000 + 60 + 3 * HEADER_BYTES);
     }
 
@@ -308,14 +410,20 @@ mod tests {
     fn joined_datagrams_are_taken_apart() {
         let (long, short) = (message(7, 2804), message(8, 500));
         let joined = [&*in_parts(&long, 1472), &short, &short].concat();
-        let (mut reassembly, mut left) = (Reassembly::default(), &joined[..]);
-        for expected in [&long, &short, &short] {
-            assert_eq!(reassembly.next_message(&mut left, |_| true).as_deref(), Some(&expected[..]));
-        }
-        assert_eq!(reassembly.next_message(&mut left, |_| true), None);
+        let mut reassembly = Reassembly::default();
+        let messages: Vec<Vec<u8>> = arrived_datagrams(&joined)
+            .filter_map(|datagram| match datagram {
+                ArrivedDatagram::Part(part) => whole(&mut reassembly, &part),
+                ArrivedDatagram::Other(message) => Some(message.to_vec()),
+            })
+            .collect();
+        assert_eq!(messages, [&long[..], &short, &short]);
         // A datagram of an earlier release does not contain its length.
-        let mut left = &[&[MAGIC, 1, 0, 0], &short[4..]].concat()[..];
-        assert_eq!(reassembly.next_message(&mut left, |_| true).unwrap().len(), short.len());
+        let earlier = [&[MAGIC, 1, 0, 0], &short[4..]].concat();
+        assert!(matches!(
+            arrived_datagrams(&earlier).next(),
+            Some(ArrivedDatagram::Other(message)) if message.len() == short.len()
+        ));
     }
 
     #[test]
@@ -323,7 +431,7 @@ mod tests {
         let mut reassembly = Reassembly::default();
         for call in 0..2 * INCOMPLETE_MAX as u64 {
             let datagrams = in_parts(&message(call, 4000), 1472).into_owned();
-            assert_eq!(reassembly.add(&parts(&datagrams)[0]), None);
+            assert_eq!(whole(&mut reassembly, &parts(&datagrams)[0]), None);
             assert!(reassembly.incomplete.len() <= INCOMPLETE_MAX);
         }
         reassembly.forget_before(2 * INCOMPLETE_MAX as u64 - 3);
@@ -335,14 +443,14 @@ mod tests {
         let (mut reassembly, message) = (Reassembly::default(), message(7, 4000));
         let datagrams = in_parts(&message, 1472).into_owned();
         let arrived = parts(&datagrams);
-        assert_eq!(reassembly.add(&arrived[1]), None);
+        assert_eq!(whole(&mut reassembly, &arrived[1]), None);
         let known = reassembly.arrived_parts(3, (7, 4));
         let known = ArrivedParts::from_payload(&known.to_payload());
         let missing = missing_parts(&message, 1472, known).into_owned();
         let missing = parts(&missing);
         assert_eq!(missing.iter().map(|part| part.offset).collect::<Vec<_>>(), [0, 2864]);
-        assert_eq!(reassembly.add(&missing[0]), None);
-        assert_eq!(reassembly.add(&missing[1]), Some(message));
+        assert_eq!(whole(&mut reassembly, &missing[0]), None);
+        assert_eq!(whole(&mut reassembly, &missing[1]), Some(message));
         assert_eq!(reassembly.arrived_parts(3, (7, 4)), ArrivedParts::default());
         assert_eq!(ArrivedParts::from_payload(&[]), ArrivedParts::default());
     }
@@ -360,7 +468,8 @@ mod tests {
             prop_assert!(datagrams.len() <= 65_507, "one call sends them");
             let parts = parts(&datagrams);
             prop_assert!(parts.len() <= 64);
-            let mut reassembly = Reassembly::default();
+            let (mut reassembly, mut in_place) = (Reassembly::default(), Reassembly::default());
+            let mut payload = vec![0; len];
             let (mut left, mut complete) = (parts.len(), 0);
             let mut arrived = vec![false; parts.len()];
             for at in order.iter().map(|at| at.index(parts.len())).chain(0..parts.len()) {
@@ -368,10 +477,13 @@ mod tests {
                     break;
                 }
                 left -= usize::from(!std::mem::replace(&mut arrived[at], true));
-                let whole = reassembly.add(&parts[at]);
+                let whole = whole(&mut reassembly, &parts[at]);
                 prop_assert_eq!(whole.is_some(), left == 0);
-                if let Some(whole) = whole {
+                let placed = in_place.add(&parts[at], Some(&mut payload));
+                prop_assert_eq!(placed.is_some(), left == 0);
+                if let (Some(whole), Some(CompleteMessage::InPlace(header, tag))) = (whole, placed) {
                     prop_assert_eq!(&whole, &message);
+                    prop_assert_eq!(&[&header[..], &payload, &tag].concat(), &message);
                     complete += 1;
                 }
             }
@@ -389,8 +501,10 @@ mod tests {
             datagram.extend_from_slice(&[0; 2]);
             datagram.extend_from_slice(&bytes);
             let mut reassembly = Reassembly::default();
+            let mut place = vec![0; usize::from(numbers[0] % 7)];
             for part in parts(&datagram) {
-                reassembly.add(&part);
+                reassembly.add(&part, None);
+                reassembly.add(&part, Some(&mut place));
             }
             prop_assert!(MessagePart::split_first(&bytes).is_none_or(|(part, _)| !part.bytes.is_empty()));
         }

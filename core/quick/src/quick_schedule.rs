@@ -22,7 +22,7 @@
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
-    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
+    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, Schedule, compile,
 };
 use cool_types::{Call, Operation};
 use std::sync::Arc;
@@ -132,16 +132,21 @@ impl QuickSchedule {
         let element = u64::from(call.element).max(1);
         // Half of a vector leaves room for the next piece before a barrier is necessary.
         let piece_bytes = limits.vector_bytes / 2 / (total / call.bytes) / element * element;
-        let of = |bytes| QuickSchedule::undivided(&Call { bytes, ..call.clone() }, layout, rank, limits);
+        let piece = |bytes| Call { bytes, ..call.clone() };
+        let first = QuickSchedule::undivided(&piece(piece_bytes), layout, rank, limits)?;
         let pieces = call.bytes.checked_div(piece_bytes)?;
         let last = match call.bytes % piece_bytes {
             0 => None,
-            bytes => Some(Arc::new(of(bytes)?)),
+            // By the same plan, in which no message contains several parts.
+            bytes => {
+                let plan = first.plan.to_string();
+                Some(Arc::new(QuickSchedule::with_plan(&plan, &piece(bytes), layout, rank, limits)?))
+            }
         };
         let alike = u32::try_from(pieces).ok()?.checked_sub(1)?;
         (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
         let following = Some(FollowingPieces { alike, last });
-        Some(QuickSchedule { following, ..of(piece_bytes)? })
+        Some(QuickSchedule { following, ..first })
     }
 
     /// Returns the schedule of a piece of the call, or `None` if the call has fewer pieces.
@@ -219,15 +224,19 @@ impl QuickSchedule {
         matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather)
     }
 
-    /// Returns whether a rank is the root of a bcast. Its only buffer is the output.
+    /// Returns whether a rank is the root of a bcast. Its schedule has only an output, which is what
+    /// the caller sends.
     pub(crate) fn is_root_of_bcast(&self, rank: Rank) -> bool {
         self.call.operation == Operation::Bcast && rank == self.call.root
     }
 
-    /// Returns the bytes of a rank's input, output and working memory.
-    pub(crate) fn bytes(&self, rank: Rank, size: usize) -> [u64; 3] {
-        let input = if self.is_root_of_bcast(rank) { 0 } else { self.call.input_bytes(rank, size) };
-        [input, self.call.output_bytes(rank, size), self.program.scratch]
+    /// Returns the bytes of the output of a rank in a group of `size` ranks. The root of a bcast has
+    /// none.
+    pub fn output_bytes(&self, rank: Rank, size: usize) -> u64 {
+        if self.is_root_of_bcast(rank) {
+            return 0;
+        }
+        Call { bytes: self.whole_bytes(), ..self.call.clone() }.output_bytes(rank, size)
     }
 }
 
@@ -351,17 +360,6 @@ fn received(program: &Program) -> u64 {
         | ActionKind::Copy { .. } => 0,
     });
     bytes.sum()
-}
-
-/// Returns the index of the buffer that a span is in, and its range of bytes.
-pub(crate) fn locate(span: Span) -> (usize, core::ops::Range<usize>) {
-    let buffer = match span.buffer {
-        RankBuffer::Input => 0,
-        RankBuffer::Output => 1,
-        RankBuffer::Scratch => 2,
-    };
-    // No message is longer than a `usize` can count.
-    (buffer, span.offset as usize..span.end() as usize)
 }
 
 #[cfg(test)]

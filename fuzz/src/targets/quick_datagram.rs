@@ -4,7 +4,7 @@
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
 use cool_quick::{
-    BeginCall, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
+    BeginCall, CallData, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
 };
 use cool_types::{Call, Key, Operation, Rank};
 use std::sync::Arc;
@@ -24,9 +24,13 @@ pub(crate) fn check(bytes: &[u8]) {
     let schedule = Arc::new(schedule.expect("it is short"));
     let mut calls = QuickCalls::new(key.clone(), GROUP, Rank(0), layout, CallLimits::LONG)
         .expect("ranks on several nodes");
-    let begin = BeginCall { number: 5, digest: 7, schedule: &schedule, combining: None, input: b"abcd" };
-    calls.handle(Time::ZERO, Input::Begin(begin));
-    calls.handle(Time::ZERO, Input::Datagram(bytes));
+    let begin = BeginCall { number: 5, digest: 7, schedule, combining: None };
+    let mut output = [0; 12];
+    calls.handle(Time::ZERO, Input::Begin(begin, CallData { input: b"abcd", output: &mut output }));
+    let mut arrive = |bytes: &[u8]| {
+        calls.handle(Time::ZERO, Input::Datagram(bytes, CallData { input: b"abcd", output: &mut output }));
+    };
+    arrive(bytes);
     // The same bytes as a payload that is authenticated with the key.
     for kind in [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch, DatagramKind::Probe] {
         let number = |at: usize| bytes.get(at).copied().unwrap_or_default();
@@ -35,11 +39,11 @@ pub(crate) fn check(bytes: &[u8]) {
         let digest = 7 + u64::from(number(3) & 1);
         let header = DatagramHeader { kind, group, epoch, call, transfer, from, requested: 0, digest };
         let payload = bytes.get(4..).unwrap_or_default();
-        calls.handle(Time::ZERO, Input::Datagram(&Datagram { header, payload }.encode(&key)));
+        arrive(&Datagram { header, payload }.encode(&key));
     }
     // The same bytes after the header of a part of a message.
     let name = [&[0, 0, 0, 2][..], &[0; 7], &[1], &[0; 7], &[5], &[0; 7], &[1]].concat();
-    calls.handle(Time::ZERO, Input::Datagram(&[&[0xC4, 5, 0, 0], &name[..], bytes].concat()));
+    arrive(&[&[0xC4, 5, 0, 0], &name[..], bytes].concat());
     while let Poll::Output(_) = calls.poll(Time::ZERO) {}
 }
 

@@ -166,6 +166,17 @@ impl CallBuffers<'_> {
         &mut self.output[self.start + range.start..self.start + range.end]
     }
 
+    /// Returns the whole input, and `output_bytes` of the output, if they do not overlap.
+    pub(crate) fn apart(&mut self, output_bytes: usize) -> Option<(&[u8], &mut [u8])> {
+        let end = self.start + output_bytes;
+        match &self.input {
+            _ if output_bytes == 0 => Some((self.whole_input(), &mut [])),
+            InputBytes::Apart(bytes) => Some((bytes, &mut self.output[self.start..end])),
+            InputBytes::Within(range) if range.is_empty() => Some((&[], &mut self.output[self.start..end])),
+            InputBytes::Within(_) => None,
+        }
+    }
+
     /// Copies the input if it overlaps the output, because the caller reads it after it has written
     /// output.
     pub(crate) fn set_input_apart(&mut self) {

@@ -18,10 +18,12 @@ use crate::error::Error;
 use crate::segment::{BegunCall, DescriptionCache, Interrupted, NodeRanks, SegmentCalls};
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_proto::local::{self, Attached};
-use cool_quick::{CallLimits, NodeLeaders, QuickSchedule, ReportTimer, WaitAction, WaitPolicy, WaitState};
+use cool_quick::{
+    CallData, CallLimits, NodeLeaders, QuickSchedule, ReportTimer, WaitAction, WaitPolicy, WaitState,
+};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, RankPlan};
-use cool_types::Call;
+use cool_types::{Call, Operation};
 use leader_calls::LeaderCalls;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -227,17 +229,27 @@ impl QuickCall<'_> {
     ) -> Result<(), Interrupted<Error>> {
         let WatchedCall { number, part, call, .. } = self.watch;
         let QuickState { leaders, leader, within, between, .. } = calls;
-        let mut out = |given: &[u8]| match between {
-            Some(between) => between.execute_between_leaders(self, leaders, schedule, given),
-            None => Ok(Vec::new()),
-        };
+        let output_bytes = schedule.output_bytes(Rank(*leader as u32), leaders.layout().size()) as usize;
         let Some(within) = within else {
-            let received = out(checked.input().unwrap_or_default())?;
-            if checked.output().is_some() {
-                checked.buffers().output(0..received.len()).copy_from_slice(&received);
-            }
+            let Some(between) = between else { return Ok(()) };
+            let mut buffers = checked.buffers();
+            match buffers.apart(output_bytes) {
+                Some((input, output)) => {
+                    between.execute_between_leaders(self, leaders, schedule, CallData { input, output })
+                }
+                None => between.execute_in_place(self, leaders, schedule, (&mut buffers, output_bytes)),
+            }?;
             part.complete(number + 1);
             return Ok(());
+        };
+        let out = |input: &[u8]| {
+            let Some(between) = between else { return Ok(Vec::new()) };
+            let mut output = vec![0; output_bytes];
+            let data = CallData { input, output: &mut output };
+            between.execute_between_leaders(self, leaders, schedule, data)?;
+            // The leader of the root's node passes the message on to its ranks.
+            let is_at_root = call.call.operation == Operation::Bcast && !input.is_empty();
+            Ok(if is_at_root { input.to_vec() } else { output })
         };
         let QuickSession { segment, ranks, spins, .. } = self.quick;
         let mut waiting = SegmentWait { watch: self.watch, segment, ranks, spins: *spins };

@@ -9,7 +9,8 @@ use super::*;
 use crate::call_limits::LONG_MESSAGES_BYTES_MAX;
 use crate::message_parts::{ArrivedParts, in_parts, missing_parts};
 use cool_collective::{RankPlace, compile, interpret};
-use cool_types::{Call, Operation};
+use cool_machine::Duration;
+use cool_types::{Call, ElementType, Operation, ReduceOp, combine};
 use seeds::{assert_none, on_every_seed};
 use std::collections::BTreeSet;
 
@@ -94,17 +95,19 @@ impl Expected {
         };
         let inputs: Vec<Vec<u8>> = ranks().map(input).collect();
         let add = |to: &mut [u8], from: &[u8]| combine(ElementType::F32, ReduceOp::Sum, to, from);
-        let outputs = interpret(&whole, &inputs, add, 1).unwrap();
+        let mut outputs = interpret(&whole, &inputs, add, 1).unwrap();
+        if operation == Operation::Bcast {
+            outputs[root.0 as usize].clear();
+        }
         Some(Expected { number, schedules, inputs, outputs, combining })
     }
 
-    fn begin(&self, rank: usize) -> BeginCall<'_> {
+    fn begin(&self, rank: usize) -> BeginCall {
         BeginCall {
             number: self.number,
             digest: self.number * 31,
-            schedule: &self.schedules[rank],
+            schedule: Arc::clone(&self.schedules[rank]),
             combining: self.combining,
-            input: &self.inputs[rank],
         }
     }
 }
@@ -114,6 +117,9 @@ struct World {
     ranks: Vec<QuickCalls>,
     /// The retransmission buffer of each rank, oldest message first.
     kept: Vec<VecDeque<QuickMessage>>,
+    /// The call that each rank began last, and its output.
+    begun: Vec<Option<usize>>,
+    outputs: Vec<Vec<u8>>,
     /// Messages of each rank that were retransmitted.
     retransmitted: Vec<u64>,
     /// The number of calls that each rank has completed, and whether it is in the next one.
@@ -171,6 +177,8 @@ impl World {
                 .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), limits).unwrap())
                 .collect(),
             kept: vec![VecDeque::new(); size as usize],
+            begun: vec![None; size as usize],
+            outputs: vec![Vec::new(); size as usize],
             retransmitted: vec![0; size as usize],
             through: vec![(0, false); size as usize],
             errors: Errors::default(),
@@ -203,7 +211,11 @@ impl World {
             } else if !busy && done < calls.len() && self.random.below(3) > 0 {
                 self.through[rank].1 = true;
                 self.ranks[rank].handle(self.now, Input::Retransmitted(self.retransmitted[rank]));
-                self.ranks[rank].handle(self.now, Input::Begin(calls[done].begin(rank)));
+                // Memory of the caller may contain anything.
+                self.begun[rank] = Some(done);
+                self.outputs[rank] = vec![0xa5; calls[done].outputs[rank].len()];
+                let data = CallData { input: &calls[done].inputs[rank], output: &mut self.outputs[rank] };
+                self.ranks[rank].handle(self.now, Input::Begin(calls[done].begin(rank), data));
                 self.poll(rank, calls);
             } else if !self.network.is_empty() && self.random.below(8) > 0 {
                 let at = self.random.below(self.network.len() as u64) as usize;
@@ -250,11 +262,7 @@ impl World {
                         assert!(self.errors.leaves.is_some_and(has_left), "rank {rank} is in no call");
                         continue;
                     }
-                    assert_eq!(
-                        self.ranks[rank].take_output(),
-                        calls[done].outputs[rank],
-                        "rank {rank}, call {done}"
-                    );
+                    assert_eq!(self.outputs[rank], calls[done].outputs[rank], "rank {rank}, call {done}");
                     self.through[rank] = (done + 1, false);
                     self.quiet_events = 0;
                 }
@@ -305,8 +313,11 @@ impl World {
     fn deliver(&mut self, to: SendTo, from: u32, bytes: &[u8], calls: &[Expected]) {
         match to {
             SendTo::Rank(rank) => {
-                self.ranks[rank.0 as usize].handle(self.now, Input::Datagram(bytes));
-                self.poll(rank.0 as usize, calls);
+                let rank = rank.0 as usize;
+                let begun = self.begun[rank].map(|call| &*calls[call].inputs[rank]);
+                let data = CallData { input: begun.unwrap_or_default(), output: &mut self.outputs[rank] };
+                self.ranks[rank].handle(self.now, Input::Datagram(bytes, data));
+                self.poll(rank, calls);
             }
             SendTo::AgentOf(rank) => {
                 let Datagram { header: nak, payload } = Datagram::verify(&key(), GROUP, bytes).unwrap();
@@ -354,8 +365,8 @@ fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
     let schedule = Arc::new(QuickSchedule::for_call(call, &layout, Rank(rank), CallLimits::SHORT).unwrap());
     let mut sent = 0;
     for number in 0..1000 {
-        let begin = BeginCall { number, digest: 1, schedule: &schedule, combining: None, input };
-        ahead.handle(Time::ZERO, Input::Begin(begin));
+        let begin = BeginCall { number, digest: 1, schedule: Arc::clone(&schedule), combining: None };
+        ahead.handle(Time::ZERO, Input::Begin(begin, CallData { input, output: &mut [] }));
         let mut done = false;
         while let Poll::Output(output) = ahead.poll(Time::ZERO) {
             sent += usize::from(matches!(output, Output::Send(_)));
@@ -401,25 +412,26 @@ fn a_mismatched_call_is_reported_even_after_it_completed() {
         all
     };
     let bcast = schedule(Operation::Bcast, 0);
-    let begin = |digest, schedule| BeginCall { number: 5, digest, schedule, combining: None, input: b"abcd" };
-    root.handle(Time::ZERO, Input::Begin(begin(50, &bcast)));
+    let begin = |digest, schedule| BeginCall { number: 5, digest, schedule, combining: None };
+    let data = || CallData { input: b"abcd", output: &mut [] };
+    root.handle(Time::ZERO, Input::Begin(begin(50, bcast), data()));
     // The call of rank 1 does not wait for any other rank.
     let combining = Some((ElementType::F32, ReduceOp::Sum));
     let reduce = schedule(Operation::Reduce, 1);
-    leaf.handle(Time::ZERO, Input::Begin(BeginCall { combining, ..begin(51, &reduce) }));
+    leaf.handle(Time::ZERO, Input::Begin(BeginCall { combining, ..begin(51, reduce) }, data()));
     assert_eq!(outputs(&mut leaf).last(), Some(&Output::Done));
     let sent = outputs(&mut root).into_iter().find_map(|output| match output {
         Output::Send(message) => Some(message.bytes),
         _ => None,
     });
-    leaf.handle(Time::ZERO, Input::Datagram(&sent.unwrap()));
+    leaf.handle(Time::ZERO, Input::Datagram(&sent.unwrap(), data()));
     let [Output::Nak { to: Rank(0), bytes }] = &outputs(&mut leaf)[..] else { panic!("it sends a NAK") };
     let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
     assert_eq!((nak.kind, nak.call, nak.digest), (DatagramKind::Nak, 5, 51));
     // The agent of rank 0 answers with the call that its rank made.
     let header = DatagramHeader { kind: DatagramKind::Mismatch, from: 0, digest: 50, ..nak };
     let answer = Datagram { header, payload: b"bcast of 1 f32" }.encode(&key());
-    leaf.handle(Time::ZERO, Input::Datagram(&answer));
+    leaf.handle(Time::ZERO, Input::Datagram(&answer, data()));
     let differs = Output::Mismatch { rank: 0, number: 5, text: "bcast of 1 f32".into() };
     assert_eq!(outputs(&mut leaf), [differs]);
 }
@@ -433,10 +445,9 @@ fn naks_are_repeated_promptly_and_then_backed_off() {
         Rank(1),
         CallLimits::SHORT,
     );
-    let schedule = Arc::new(schedule.unwrap());
     let mut calls = QuickCalls::new(key(), GROUP, Rank(1), layout, CallLimits::SHORT).unwrap();
-    let begin = BeginCall { number: 0, digest: 1, schedule: &schedule, combining: None, input: &[] };
-    calls.handle(Time::ZERO, Input::Begin(begin));
+    let begin = BeginCall { number: 0, digest: 1, schedule: Arc::new(schedule.unwrap()), combining: None };
+    calls.handle(Time::ZERO, Input::Begin(begin, CallData { input: &[], output: &mut [0; 4] }));
     let (mut times, mut now) = (BTreeSet::new(), Time::ZERO);
     while times.len() < 7 {
         match calls.poll(now) {
@@ -457,14 +468,15 @@ fn arrivals_list_senders_times_and_the_message_count() {
         Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank), CallLimits::SHORT).unwrap())
     });
     let begin = |number, rank: usize| {
-        let schedule = &schedules[rank];
+        let schedule = Arc::clone(&schedules[rank]);
         let combining = Some((ElementType::F32, ReduceOp::Sum));
-        BeginCall { number, digest: 1, schedule, combining, input: b"abcd" }
+        BeginCall { number, digest: 1, schedule, combining }
     };
     let [mut root, mut near, mut far] = [0, 1, 2]
         .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap());
     let sent = |calls: &mut QuickCalls, rank: usize| {
-        calls.handle(Time::ZERO, Input::Begin(begin(0, rank)));
+        let data = CallData { input: b"abcd", output: &mut [] };
+        calls.handle(Time::ZERO, Input::Begin(begin(0, rank), data));
         let Poll::Output(Output::Send(message)) = calls.poll(Time::ZERO) else { panic!("it sends") };
         assert_eq!((message.payload_len(), message.to), (4, SendTo::Rank(Rank(0))));
         message.bytes
@@ -473,14 +485,15 @@ fn arrivals_list_senders_times_and_the_message_count() {
     let at = Time::from_nanos;
     // One message arrives before the root has called, one after, and then a duplicate of the
     // latter.
-    root.handle(at(5), Input::Datagram(&from_far));
-    root.handle(at(7), Input::Begin(begin(0, 0)));
-    root.handle(at(9), Input::Datagram(&from_near));
-    root.handle(at(11), Input::Datagram(&from_near));
+    let mut output = [0; 4];
+    root.handle(at(5), Input::Datagram(&from_far, CallData::default()));
+    root.handle(at(7), Input::Begin(begin(0, 0), CallData { input: b"abcd", output: &mut output }));
+    root.handle(at(9), Input::Datagram(&from_near, CallData { input: b"abcd", output: &mut output }));
+    root.handle(at(11), Input::Datagram(&from_near, CallData::default()));
     let arrivals = root.arrivals();
     assert_eq!(arrivals.latest().collect::<Vec<_>>(), [(Rank(2), at(7)), (Rank(1), at(9))]);
     assert_eq!(arrivals.messages(), 2);
-    root.handle(at(20), Input::Begin(begin(1, 0)));
+    root.handle(at(20), Input::Begin(begin(1, 0), CallData { input: b"abcd", output: &mut output }));
     assert_eq!(root.arrivals(), &CallArrivals::default());
 }
 
@@ -493,27 +506,62 @@ fn an_early_message_of_the_wrong_length_is_awaited_again() {
     });
     let [mut root, mut other] = [0, 1]
         .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap());
-    let begin = |rank: usize, input| {
-        let schedule = &schedules[rank];
-        Input::Begin(BeginCall { number: 0, digest: 1, schedule, combining: None, input })
+    let begin = |rank: usize| {
+        let schedule = Arc::clone(&schedules[rank]);
+        BeginCall { number: 0, digest: 1, schedule, combining: None }
     };
-    root.handle(Time::ZERO, begin(0, b"abcd"));
+    root.handle(Time::ZERO, Input::Begin(begin(0), CallData { input: b"abcd", output: &mut [] }));
     let Poll::Output(Output::Send(message)) = root.poll(Time::ZERO) else { panic!("it sends") };
     let header = Datagram::verify(&key(), GROUP, &message.bytes).unwrap().header;
     let longer = Datagram { header, payload: b"abcdefgh" }.encode(&key());
-    other.handle(Time::ZERO, Input::Datagram(&longer));
-    other.handle(Time::ZERO, begin(1, b""));
+    let mut output = [0; 4];
+    other.handle(Time::ZERO, Input::Datagram(&longer, CallData::default()));
+    other.handle(Time::ZERO, Input::Begin(begin(1), CallData { input: &[], output: &mut output }));
     assert_eq!(other.awaited().collect::<Vec<_>>(), [Rank(0)]);
     let nak = other.poll(Time::ZERO);
     assert!(matches!(nak, Poll::Output(Output::Nak { to: Rank(0), .. })), "{nak:?}");
-    other.handle(Time::ZERO, Input::Datagram(&message.bytes));
+    other.handle(Time::ZERO, Input::Datagram(&message.bytes, CallData { input: &[], output: &mut output }));
     assert_eq!(other.poll(Time::ZERO), Poll::Output(Output::Done));
-    assert_eq!(other.take_output(), b"abcd");
+    assert_eq!(output, *b"abcd");
+}
+
+/// A part of a message that was tagged for another transfer is written to the destination of the
+/// transfer that it claims, and must not complete it.
+#[test]
+fn a_relabelled_message_completes_no_other_transfer() {
+    let layout = layout(2, 2);
+    let call = Call::new(Operation::Bcast, Rank(0), 114_688, 4);
+    let schedule =
+        |rank| Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank), CallLimits::LONG).unwrap());
+    let [mut root, mut other] = [0, 1]
+        .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::LONG).unwrap());
+    let begin = |rank| BeginCall { number: 0, digest: 1, schedule: schedule(rank), combining: None };
+    let message: Vec<u8> = (0..114_688).map(|at| (at % 251) as u8).collect();
+    root.handle(Time::ZERO, Input::Begin(begin(0), CallData { input: &message, output: &mut [] }));
+    let mut sent = Vec::new();
+    while let Poll::Output(Output::Send(message)) = root.poll(Time::ZERO) {
+        sent.push(message.bytes);
+    }
+    let mut output = vec![0; message.len()];
+    other.handle(Time::ZERO, Input::Begin(begin(1), CallData { input: &[], output: &mut output }));
+    let datagrams: Vec<Vec<u8>> = sent.iter().map(|sent| in_parts(sent, 1472).into_owned()).collect();
+    assert_eq!(datagrams.len(), 2);
+    // The parts of the first message claim to be of another transfer of the same length.
+    let mut relabelled = datagrams[0].clone();
+    relabelled.chunks_mut(1472).for_each(|part| part[24..28].copy_from_slice(&datagrams[1][24..28]));
+    for (datagrams, left) in [(&relabelled, 2), (&datagrams[0], 1), (&datagrams[1], 0)] {
+        other.handle(Time::ZERO, Input::Datagram(datagrams, CallData { input: &[], output: &mut output }));
+        assert_eq!(other.awaited().count(), left);
+    }
+    assert_eq!(other.poll(Time::ZERO), Poll::Output(Output::Done));
+    assert!(output == message);
 }
 
 /// Makes a rank begin a call, and discards its messages.
 fn begin(rank: &mut QuickCalls, call: &Expected, index: usize) {
-    rank.handle(Time::ZERO, Input::Begin(call.begin(index)));
+    let mut output = vec![0; call.outputs[index].len()];
+    let data = CallData { input: &call.inputs[index], output: &mut output };
+    rank.handle(Time::ZERO, Input::Begin(call.begin(index), data));
     while let Poll::Output(_) = rank.poll(Time::ZERO) {}
 }
 

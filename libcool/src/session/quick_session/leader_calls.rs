@@ -2,6 +2,7 @@
 //! sent datagrams so that its agent can retransmit them.
 
 use super::QuickCall;
+use crate::call::CallBuffers;
 use crate::error::Error;
 use crate::segment::{DescribedCall, Interrupted};
 use crate::session::call_account::LeaderTraffic;
@@ -11,9 +12,9 @@ use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    BeginCall, BusyPolling, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES,
-    LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls, QuickMessage,
-    QuickSchedule, RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo, in_parts,
+    BeginCall, BusyPolling, CallData, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES,
+    LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, MessageDivision, NodeLeaders, Output, QuickCalls,
+    QuickMessage, QuickSchedule, RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
 use cool_shm::segment::{
@@ -23,8 +24,8 @@ use cool_shm::segment::{
 use cool_types::Key;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recvfrom};
-use std::io::ErrorKind;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recvfrom, sendmsg_addr};
+use std::io::{ErrorKind, IoSlice};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(super) struct LeaderCalls {
     /// Length of the datagrams into which the system divides messages; 0 if it does not.
     datagram_bytes: usize,
     buffer: Vec<u8>,
+    /// Memory for the output of calls in place.
+    output: Vec<u8>,
 }
 
 impl LeaderCalls {
@@ -99,25 +102,49 @@ impl LeaderCalls {
             origin: Instant::now(),
             datagram_bytes,
             buffer: vec![0; LEADER_BUFFER_BYTES],
+            output: Vec::new(),
         })
     }
 
-    /// Executes a call with this node's data as input, and returns the data for this node.
+    /// Executes a call with this node's data as input and the data for this node as output.
     pub(super) fn execute_between_leaders(
         &mut self,
         call: &QuickCall<'_>,
         leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
-        input: &[u8],
-    ) -> Result<Vec<u8>, Interrupted<Error>> {
-        let received = self.take_part(call, leaders, schedule, input);
+        data: CallData<'_>,
+    ) -> Result<(), Interrupted<Error>> {
+        let carried = self.take_part(call, leaders, schedule, data);
         let arrivals = self.machine.arrivals().latest().map(|(leader, at)| {
             let at = self.origin + Duration::from_nanos(at.as_nanos());
             let after = at.saturating_duration_since(call.begun).as_nanos();
             RankArrival { from: group_rank(leaders, leader), after: u64::try_from(after).unwrap_or(u64::MAX) }
         });
         self.exchanged.arrivals.iter_mut().zip(arrivals).for_each(|(place, arrival)| *place = Some(arrival));
-        received
+        carried
+    }
+
+    /// Executes a call of which the output overwrites the input.
+    pub(super) fn execute_in_place(
+        &mut self,
+        call: &QuickCall<'_>,
+        leaders: &NodeLeaders,
+        schedule: &Arc<QuickSchedule>,
+        (buffers, output_bytes): (&mut CallBuffers<'_>, usize),
+    ) -> Result<(), Interrupted<Error>> {
+        // Agents execute the call if the leaders do not complete it, so the input must remain.
+        let mut output = std::mem::take(&mut self.output);
+        if output.len() < output_bytes {
+            output.resize(output_bytes, 0);
+        }
+        let received = &mut output[..output_bytes];
+        let data = CallData { input: buffers.whole_input(), output: received };
+        let carried = self.execute_between_leaders(call, leaders, schedule, data);
+        if carried.is_ok() {
+            buffers.output(0..output_bytes).copy_from_slice(&output[..output_bytes]);
+        }
+        self.output = output;
+        carried
     }
 
     /// Leaves the call with this number to the agents.
@@ -135,26 +162,25 @@ impl LeaderCalls {
         call: &QuickCall<'_>,
         leaders: &NodeLeaders,
         schedule: &Arc<QuickSchedule>,
-        input: &[u8],
-    ) -> Result<Vec<u8>, Interrupted<Error>> {
+        mut data: CallData<'_>,
+    ) -> Result<(), Interrupted<Error>> {
         let WatchedCall { number, call: DescribedCall { digest, text, dtype, op, .. }, .. } = call.watch;
         let sent = self.retransmit_part(call);
         sent.enter(number, *digest, text)?;
         let combining = dtype.zip(*op);
-        let begin = BeginCall { number, digest: *digest, schedule, combining, input };
+        let begin = BeginCall { number, digest: *digest, schedule: Arc::clone(schedule), combining };
         let now = self.now();
         self.machine.handle(now, Input::Retransmitted(sent.retransmissions()));
-        self.machine.handle(now, Input::Begin(begin));
+        self.machine.handle(now, Input::Begin(begin, data.reborrow()));
         let mut watched = None;
         while let Some(next) = self.perform(call, leaders, &mut watched)? {
             let left = call.next_wait(&mut watched, || {
                 let awaited = self.machine.awaited();
                 awaited.flat_map(|leader| leaders.ranks_of(leader.0 as usize)).map(|rank| rank.0).collect()
             })?;
-            self.receive(call, next.since(self.now()).min(left))?;
+            self.receive(call, next.since(self.now()).min(left), data.reborrow())?;
         }
-        watched.map_or(Ok(()), |id| call.watch.completed(id))?;
-        Ok(self.machine.take_output())
+        watched.map_or(Ok(()), |id| call.watch.completed(id))
     }
 
     /// Executes the outputs of the machine. Returns the time until which to wait, or `None` if the
@@ -175,12 +201,11 @@ impl LeaderCalls {
                         &message.bytes,
                     )?;
                     self.count(&message);
-                    let datagrams = in_parts(&message.bytes, self.datagram_bytes);
-                    (0..message.copies).try_for_each(|_| self.send(call, message.to, &datagrams))?;
+                    (0..message.copies).try_for_each(|_| self.send_message(call, &message))?;
                 }
                 Poll::Output(Output::Nak { to, bytes }) => {
                     self.exchanged.traffic.requested += 1;
-                    self.send(call, SendTo::AgentOf(to), &bytes)?;
+                    self.send(call, SendTo::AgentOf(to), &[IoSlice::new(&bytes)])?;
                 }
                 Poll::Output(Output::Mismatch { rank, text, .. }) => {
                     let id = watched.map_or_else(|| call.watch.open(), Ok)?;
@@ -198,22 +223,44 @@ impl LeaderCalls {
         *sent += message.payload_len() as u32 * u32::from(message.copies);
     }
 
-    fn send(&self, call: &QuickCall<'_>, to: SendTo, bytes: &[u8]) -> Result<(), Interrupted<Error>> {
+    /// Sends a message, if necessary in parts, by one system call.
+    fn send_message(&self, call: &QuickCall<'_>, message: &QuickMessage) -> Result<(), Interrupted<Error>> {
+        let QuickMessage { to, bytes, .. } = message;
+        let Some(division) = MessageDivision::new(bytes, self.datagram_bytes) else {
+            return self.send(call, *to, &[IoSlice::new(bytes)]);
+        };
+        let parts: Vec<_> = division.parts(bytes).collect();
+        let slices = parts.iter().flat_map(|(header, part)| [IoSlice::new(header), IoSlice::new(part)]);
+        self.send(call, *to, &slices.collect::<Vec<IoSlice<'_>>>())
+    }
+
+    fn send(
+        &self,
+        call: &QuickCall<'_>,
+        to: SendTo,
+        bytes: &[IoSlice<'_>],
+    ) -> Result<(), Interrupted<Error>> {
         let of = |leader: Rank| self.addresses[leader.0 as usize];
         let to = match to {
             SendTo::All => SocketAddrV4::new(self.tree, self.port),
             SendTo::Rank(leader) => SocketAddrV4::new(of(leader), self.port),
             SendTo::AgentOf(leader) => SocketAddrV4::new(of(leader), self.port + 1),
         };
-        match self.socket.send_to(bytes, to) {
+        let mut control = SendAncillaryBuffer::default();
+        match sendmsg_addr(&self.socket, &to, bytes, &mut control, SendFlags::empty()) {
             Ok(_) => Ok(()),
-            Err(e) if is_loss(&e) => Ok(()),
-            Err(e) => Err(socket_error(call, e)),
+            Err(e) if is_loss(&e.into()) => Ok(()),
+            Err(e) => Err(socket_error(call, e.into())),
         }
     }
 
     /// Waits for a datagram, for about `timeout` at most, and passes it to the machine.
-    fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
+    fn receive(
+        &mut self,
+        call: &QuickCall<'_>,
+        timeout: Duration,
+        data: CallData<'_>,
+    ) -> Result<(), Interrupted<Error>> {
         let start = Instant::now();
         let mut received = self.poll_socket(timeout.min(self.polling.polling_time()));
         if received.as_ref().is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {
@@ -223,7 +270,7 @@ impl LeaderCalls {
         match received {
             Ok((len, port)) => {
                 let (now, before) = (self.now(), self.machine.arrivals().messages());
-                self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
+                self.machine.handle(now, Input::Datagram(&self.buffer[..len], data));
                 let was_taken = self.machine.arrivals().messages() > before;
                 // The port shows that the sender's agent retransmitted it, after a NAK.
                 self.exchanged.traffic.retransmitted += u32::from(was_taken && port == self.port + 1);

@@ -6,8 +6,8 @@ use cool_engine::testing::Buffer;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{
-    BeginCall, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo, WaitAction,
-    WaitPolicy, WaitState,
+    BeginCall, CallData, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo,
+    WaitAction, WaitPolicy, WaitState,
 };
 use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
@@ -99,6 +99,9 @@ struct OpenCall {
     begun: Time,
     /// Whether the call has begun, because all ranks are known to be able to execute quick calls.
     executing: bool,
+    /// The rank's data, once the call has begun.
+    input: Vec<u8>,
+    output: Vec<u8>,
     watch: Option<Watch>,
     /// Number of steps after which the rank leaves the call with an error, if it does.
     fails_after: Option<u32>,
@@ -255,6 +258,8 @@ impl QuickRank {
             schedule,
             begun,
             executing,
+            input: Vec::new(),
+            output: Vec::new(),
             watch,
             fails_after,
         });
@@ -346,7 +351,7 @@ impl QuickRank {
 
     /// Handles that an awaited message has not arrived yet.
     fn look(&mut self, now: Time, next: Option<Time>, effects: &mut Vec<Effect>) -> bool {
-        let Some(call) = &self.call else { return false };
+        let Some(call) = &mut self.call else { return false };
         let seen = WaitState {
             watched: call.watch.is_some(),
             answered: call.watch.as_ref().is_some_and(|watch| watch.answer.is_some()),
@@ -358,7 +363,8 @@ impl QuickRank {
                 if call.executing
                     && let Some(bytes) = self.inbox.pop_front()
                 {
-                    self.machine.handle(now, Input::Datagram(&bytes));
+                    let data = CallData { input: &call.input, output: &mut call.output };
+                    self.machine.handle(now, Input::Datagram(&bytes, data));
                     return true;
                 }
                 if call.watch.is_some() {
@@ -447,9 +453,8 @@ impl QuickRank {
             call.executing = true;
             return self.begin(now);
         }
-        let output_bytes = self.machine.take_output();
         if let Some(output) = &call.request.output {
-            output.with(|bytes| bytes[..output_bytes.len()].copy_from_slice(&output_bytes));
+            output.with(|bytes| bytes[..call.output.len()].copy_from_slice(&call.output));
         }
         self.through = call.number + 1;
         let stats = CallStats { plan: format!("quick {}", call.schedule.plan()), ..CallStats::default() };
@@ -458,15 +463,20 @@ impl QuickRank {
     }
 
     fn begin(&mut self, now: Time) {
-        let Some(OpenCall { request, number, described, schedule, .. }) = &self.call else { return };
+        let Some(OpenCall { request, number, described, schedule, input, output, .. }) = &mut self.call
+        else {
+            return;
+        };
         let CallFingerprint { call, digest, text } = described;
         self.retained.enter(*number, *digest, text);
         let is_message = call.operation == Operation::Bcast && call.root == self.rank;
         let given = if is_message { &request.output } else { &request.input };
-        let input = given.as_ref().map(Buffer::bytes).unwrap_or_default();
+        *input = given.as_ref().map(Buffer::bytes).unwrap_or_default();
+        *output = vec![0; schedule.output_bytes(self.rank, self.layout.size()) as usize];
         let combining = call.operation.combines().then_some(request.element).zip(request.reduce);
-        let begin = BeginCall { number: *number, digest: *digest, schedule, combining, input: &input };
+        let schedule = Arc::clone(schedule);
+        let begin = BeginCall { number: *number, digest: *digest, schedule, combining };
         self.machine.handle(now, Input::Retransmitted(self.retained.repaired));
-        self.machine.handle(now, Input::Begin(begin));
+        self.machine.handle(now, Input::Begin(begin, CallData { input, output }));
     }
 }
