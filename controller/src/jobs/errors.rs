@@ -45,7 +45,7 @@ pub enum SubmitError {
         /// The missing resource.
         error: AllocateError,
         /// The nodes that were not considered.
-        unusable: UnusableNodes,
+        unusable: Box<UnusableNodes>,
     },
     /// The controller is drained.
     #[error("the controller is drained: it starts no jobs until `cool drain --end`")]

@@ -416,7 +416,7 @@ impl JobRegistry {
         needed: u64,
     ) -> Result<Vec<MemberPlace>, SubmitError> {
         let (mut hosts, mut sessions) = (Vec::new(), Vec::new());
-        let mut unusable = UnusableNodes::default();
+        let mut unusable = Box::<UnusableNodes>::default();
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name) else { continue };
             if session.is_away() {
