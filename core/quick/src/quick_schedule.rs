@@ -224,14 +224,14 @@ impl QuickSchedule {
         matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather)
     }
 
-    /// Returns whether a rank is the root of a bcast. Its schedule has only an output, which is what
-    /// the caller sends.
+    /// Returns whether a rank is the root of a bcast. Its schedule has only an output, which is
+    /// what the caller sends.
     pub(crate) fn is_root_of_bcast(&self, rank: Rank) -> bool {
         self.call.operation == Operation::Bcast && rank == self.call.root
     }
 
-    /// Returns the bytes of the output of a rank in a group of `size` ranks. The root of a bcast has
-    /// none.
+    /// Returns the bytes of the output of a rank in a group of `size` ranks. The root of a bcast
+    /// has none.
     pub fn output_bytes(&self, rank: Rank, size: usize) -> u64 {
         if self.is_root_of_bcast(rank) {
             return 0;
