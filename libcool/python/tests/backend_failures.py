@@ -169,6 +169,7 @@ def unequal_attempts():
         for _ in range(attempts if rank == 1 else 0):
             expect_error("ranks 0 did not join within 0.01 s", lambda: groups.join(store, rank, size, "x", seconds(0.01)))
         dist.barrier()
+        assert rank != 1 or not store.check([groups._request_of(rank)]), "rank 0 must not find the request of an earlier attempt"
         comm, key = groups.join(store, rank, size, "x", seconds(60))
         keys = [None] * size
         dist.all_gather_object(keys, key)

@@ -80,9 +80,14 @@ def join(store, rank, size, name, timeout):
     else:
         own = secrets.token_hex(8)
         store.set(_request_of(rank), json.dumps({"request": own, **_host_status()}))
-        number = store.add(COUNT, 0)
-        while own not in (decision := _decision(store, number, timeout))["requests"]:
-            number += 1
+        try:
+            number = store.add(COUNT, 0)
+            while own not in (decision := _decision(store, number, timeout))["requests"]:
+                number += 1
+        except Exception:
+            # Otherwise rank 0 could decide for this request when the rank has already made another one.
+            store.delete_key(_request_of(rank))
+            raise
     if decision.get("error"):
         raise errors.Error(f"rank {rank}: {decision['error']}")
     if "cluster" in decision:
