@@ -69,7 +69,7 @@ fn ready_note(nodes: &[String]) -> String {
 /// Nodes on which no rank can start, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnusableNodes {
-    /// Nodes whose agents are disconnected, but may reconnect.
+    /// Nodes with disconnected agents, which may reconnect.
     pub disconnected: Vec<String>,
     /// Nodes that have registered but have not been located on the network.
     pub unlocated: Vec<String>,

@@ -89,9 +89,6 @@ pub(crate) struct ActiveCall {
     pub(crate) then: Option<Box<ActiveCall>>,
 }
 
-/// Where a span is: the buffer, and the range of bytes in the whole buffer.
-type SpanPlace = (RankBuffer, Range<usize>);
-
 impl ActiveCall {
     /// Returns a call of a rank, or its first piece.
     pub(crate) fn new(call: BeginCall, rank: Rank) -> ActiveCall {
@@ -132,10 +129,7 @@ impl ActiveCall {
 
     /// Gives the call its working memory, of which the content may be anything.
     pub(crate) fn set_scratch(&mut self, mut scratch: Vec<u8>) {
-        let bytes = self.schedule.program.scratch as usize;
-        if scratch.len() < bytes {
-            scratch.resize(bytes, 0);
-        }
+        scratch.resize(scratch.len().max(self.schedule.program.scratch as usize), 0);
         self.scratch = scratch;
     }
 
@@ -149,9 +143,10 @@ impl ActiveCall {
         part & BARRIER_BIT != 0
     }
 
-    /// Returns where a span of the schedule is. The schedule of a piece counts from the beginning
-    /// of the piece in each vector or part, and its spans do not extend over several of them.
-    fn locate(&self, span: Span) -> SpanPlace {
+    /// Returns the buffer of a span of the schedule, and its range in the whole buffer. The
+    /// schedule of a piece counts from the beginning of the piece in each vector or part, and its
+    /// spans do not extend over several of them.
+    fn locate(&self, span: Span) -> (RankBuffer, Range<usize>) {
         let start = match span.buffer {
             RankBuffer::Scratch => span.offset,
             RankBuffer::Input | RankBuffer::Output => {
@@ -221,11 +216,11 @@ impl ActiveCall {
 
     /// Returns the destination of the message to which a part belongs, if the rank waits for it and
     /// the message is long.
-    pub(crate) fn destination(&self, part: &MessagePart<'_>, data: &CallData<'_>) -> Option<Span> {
+    pub(crate) fn destination(&self, part: &MessagePart<'_>) -> Option<Span> {
         let (call, transfer) = part.message_name();
         let (_, from, dst) = self.awaited.get(&transfer).filter(|_| call == self.call.number)?;
-        let is_it = from.0 == part.from() && dst.len == part.payload_bytes() as u64;
-        (is_it && is_long(self.bytes(data, *dst))).then_some(*dst)
+        let bytes = part.payload_bytes();
+        (from.0 == part.from() && dst.len == bytes as u64 && is_long(bytes)).then_some(*dst)
     }
 
     /// Records that an awaited message has arrived from a rank. A later message of the same sender

@@ -346,6 +346,11 @@ impl QuickCalls {
         DatagramHeader { kind, group, epoch, call, transfer, from: self.rank.0, requested: 0, digest }
     }
 
+    /// Returns whether a sender is another rank of the group.
+    fn is_other_rank(&self, from: u32) -> bool {
+        from != self.rank.0 && (from as usize) < self.layout.size()
+    }
+
     /// Handles one or several datagrams.
     fn datagrams(&mut self, now: Time, bytes: &[u8], data: &mut CallData<'_>) {
         for datagram in arrived_datagrams(bytes) {
@@ -360,11 +365,10 @@ impl QuickCalls {
     fn part(&mut self, now: Time, part: &MessagePart<'_>, data: &mut CallData<'_>) {
         let begun = self.recent.back().map_or(0, |(number, _)| *number);
         let (call, transfer) = part.message_name();
-        let is_of_other = part.from() != self.rank.0 && (part.from() as usize) < self.layout.size();
-        if part.group() != self.group || !is_of_other || call < begun {
+        if part.group() != self.group || !self.is_other_rank(part.from()) || call < begun {
             return;
         }
-        let dst = self.current.as_ref().and_then(|current| current.destination(part, data));
+        let dst = self.current.as_ref().and_then(|current| current.destination(part));
         let place = self.current.as_mut().zip(dst).map(|(current, dst)| current.bytes_mut(data, dst));
         match (self.reassembly.add(part, place), &self.current, dst) {
             (Some(CompleteMessage::Whole(message)), ..) => self.datagram(now, Cow::Owned(message), data),
@@ -389,7 +393,7 @@ impl QuickCalls {
         let Ok(Datagram { header, payload }) = Datagram::verify(&self.key, self.group, &bytes) else {
             return;
         };
-        if header.from == self.rank.0 || header.from as usize >= self.layout.size() {
+        if !self.is_other_rank(header.from) {
             return;
         }
         let ours = self.recent.iter().find(|(number, _)| *number == header.call).map(|(_, digest)| *digest);
@@ -431,8 +435,8 @@ impl QuickCalls {
         }
     }
 
-    /// Records that an awaited message of the current call is at its destination, and executes what
-    /// depends on it.
+    /// Records that an awaited message of the current call is at its destination, and executes the
+    /// actions that depend on it.
     fn arrived(&mut self, now: Time, transfer: u32, data: &mut CallData<'_>) {
         let Some(current) = &mut self.current else { return };
         let Some((action, from, _)) = current.awaited.remove(&transfer) else { return };

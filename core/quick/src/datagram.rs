@@ -111,7 +111,7 @@ impl Datagram<'_> {
         bytes.extend_from_slice(&digest.to_be_bytes());
         bytes.extend_from_slice(self.payload);
         let tag = match bytes.split_first_chunk() {
-            Some((header, payload)) if is_long(payload) => *long_tag(key, header, payload).as_bytes(),
+            Some((header, payload)) if is_long(payload.len()) => *long_tag(key, header, payload).as_bytes(),
             _ => key.tag(&bytes),
         };
         bytes.extend_from_slice(&tag[..TAG_BYTES]);
@@ -127,7 +127,7 @@ impl Datagram<'_> {
         let (header, payload) =
             covered.split_first_chunk::<HEADER_BYTES>().ok_or(DatagramError::Malformed)?;
         let read = DatagramHeader::read_for(group, header)?;
-        let is_authentic = match is_long(payload) {
+        let is_authentic = match is_long(payload.len()) {
             true => is_long_tag(key, header, payload, tag),
             false => key.verifies_truncated(covered, tag),
         };
@@ -135,8 +135,8 @@ impl Datagram<'_> {
     }
 }
 
-/// Verifies the tag of a message of more than 4 KiB whose payload does not follow its header in
-/// memory, and returns the decoded header.
+/// Verifies the tag of a message of more than 4 KiB and returns its decoded header. The payload
+/// need not follow the header in memory.
 ///
 /// # Errors
 /// Returns an error if the message must not be trusted.
@@ -162,9 +162,9 @@ pub(crate) fn first_datagram_bytes(bytes: &[u8]) -> usize {
     if (OVERHEAD_BYTES..=bytes.len()).contains(&len) { len } else { bytes.len() }
 }
 
-/// Returns whether a payload is longer than those of short calls.
-pub(crate) fn is_long(payload: &[u8]) -> bool {
-    payload.len() as u64 > MESSAGE_BYTES_MAX
+/// Returns whether a payload of this length is longer than those of short calls.
+pub(crate) fn is_long(payload_bytes: usize) -> bool {
+    payload_bytes as u64 > MESSAGE_BYTES_MAX
 }
 
 /// Returns the tag of a long message. The header is last, so that the payload consists of whole

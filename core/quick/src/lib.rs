@@ -45,7 +45,7 @@ pub use datagram::{
 };
 pub use datagram_probe::{DatagramProbe, ProbePath};
 pub use leaders::NodeLeaders;
-pub use message_parts::{LEADER_BUFFER_BYTES, MessageDivision, PART_DATAGRAM_BYTES_MIN, in_parts};
+pub use message_parts::{DividedMessage, LEADER_BUFFER_BYTES, PART_DATAGRAM_BYTES_MIN, in_parts};
 pub use nak_responder::{NakAnswer, NakResponder, RetransmitBuffer};
 pub use quick_schedule::{QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
 pub use wait_policy::{RECHECK_INTERVAL, ReportTimer, WaitAction, WaitPolicy, WaitState};

@@ -76,25 +76,27 @@ pub const LEADER_BUFFER_BYTES: usize = 64 << 10;
 /// another one begins.
 const INCOMPLETE_MAX: usize = 64;
 
-/// The bytes of a message in each of its parts, if it is divided.
+/// A message that is divided into parts.
 #[derive(Clone, Copy, Debug)]
-pub struct MessageDivision {
+pub struct DividedMessage<'a> {
+    message: &'a [u8],
+    /// Number of bytes of the message in each part except the last one.
     part_bytes: usize,
 }
 
-impl MessageDivision {
-    /// Returns how a message is divided into datagrams of `datagram_bytes`, or `None` if it is sent
+impl<'a> DividedMessage<'a> {
+    /// Divides a message into datagrams of `datagram_bytes`. Returns `None` if the message is sent
     /// as one datagram: because it is not longer, or because the length is 0, which means that
     /// messages are not divided.
-    pub fn new(message: &[u8], datagram_bytes: usize) -> Option<MessageDivision> {
+    pub fn new(message: &'a [u8], datagram_bytes: usize) -> Option<DividedMessage<'a>> {
         let is_divided = message.len() > datagram_bytes && datagram_bytes >= PART_DATAGRAM_BYTES_MIN;
-        is_divided.then(|| MessageDivision { part_bytes: datagram_bytes - HEADER_BYTES })
+        is_divided.then(|| DividedMessage { message, part_bytes: datagram_bytes - HEADER_BYTES })
     }
 
-    /// Returns the datagrams of a message, each as its header and its bytes. All datagrams have the
-    /// same length, except for the last one.
-    pub fn parts<'a>(&self, message: &'a [u8]) -> impl Iterator<Item = ([u8; HEADER_BYTES], &'a [u8])> {
-        let part_bytes = self.part_bytes;
+    /// Returns the datagrams of the message, each as its header and its bytes. All datagrams have
+    /// the same length, except for the last one.
+    pub fn parts(self) -> impl Iterator<Item = ([u8; HEADER_BYTES], &'a [u8])> {
+        let DividedMessage { message, part_bytes } = self;
         message.chunks(part_bytes).enumerate().map(move |(index, part)| {
             let mut header = [0; HEADER_BYTES];
             header[..2].copy_from_slice(&[MAGIC, PART]);
@@ -118,12 +120,17 @@ pub fn in_parts(message: &[u8], datagram_bytes: usize) -> Cow<'_, [u8]> {
 
 /// Returns the datagrams of a message, as [`in_parts`] does, without the parts that have arrived.
 pub(crate) fn missing_parts(message: &[u8], datagram_bytes: usize, arrived: ArrivedParts) -> Cow<'_, [u8]> {
-    let Some(division) = MessageDivision::new(message, datagram_bytes) else {
+    let Some(divided) = DividedMessage::new(message, datagram_bytes) else {
         return Cow::Borrowed(message);
     };
-    let parts = division.parts(message).enumerate();
-    let missing = parts.filter(|(index, _)| !arrived.contains(index * division.part_bytes));
-    Cow::Owned(missing.flat_map(|(_, (header, part))| [header.to_vec(), part.to_vec()]).flatten().collect())
+    let parts = message.len().div_ceil(divided.part_bytes);
+    let mut datagrams = Vec::with_capacity(message.len() + parts * HEADER_BYTES);
+    let all = divided.parts().enumerate();
+    for (_, (header, part)) in all.filter(|(index, _)| !arrived.contains(index * divided.part_bytes)) {
+        datagrams.extend_from_slice(&header);
+        datagrams.extend_from_slice(part);
+    }
+    Cow::Owned(datagrams)
 }
 
 /// The parts of a message that have arrived: a bit for each, by offset divided by

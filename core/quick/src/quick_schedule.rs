@@ -225,7 +225,7 @@ impl QuickSchedule {
     }
 
     /// Returns whether a rank is the root of a bcast. Its schedule has only an output, which is
-    /// what the caller sends.
+    /// the input of the caller.
     pub(crate) fn is_root_of_bcast(&self, rank: Rank) -> bool {
         self.call.operation == Operation::Bcast && rank == self.call.root
     }

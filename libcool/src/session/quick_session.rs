@@ -231,14 +231,15 @@ impl QuickCall<'_> {
         let QuickState { leaders, leader, within, between, .. } = calls;
         let output_bytes = schedule.output_bytes(Rank(*leader as u32), leaders.layout().size()) as usize;
         let Some(within) = within else {
-            let Some(between) = between else { return Ok(()) };
-            let mut buffers = checked.buffers();
-            match buffers.apart(output_bytes) {
-                Some((input, output)) => {
-                    between.execute_between_leaders(self, leaders, schedule, CallData { input, output })
-                }
-                None => between.execute_in_place(self, leaders, schedule, (&mut buffers, output_bytes)),
-            }?;
+            if let Some(between) = between {
+                let mut buffers = checked.buffers();
+                match buffers.apart(output_bytes) {
+                    Some((input, output)) => {
+                        between.execute_between_leaders(self, leaders, schedule, CallData { input, output })
+                    }
+                    None => between.execute_in_place(self, leaders, schedule, (&mut buffers, output_bytes)),
+                }?;
+            }
             part.complete(number + 1);
             return Ok(());
         };

@@ -12,8 +12,8 @@ use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    BeginCall, BusyPolling, CallData, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES,
-    LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, MessageDivision, NodeLeaders, Output, QuickCalls,
+    BeginCall, BusyPolling, CallData, CallLimits, DATAGRAM_BYTES_MAX, DividedMessage, Input,
+    LEADER_BUFFER_BYTES, LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls,
     QuickMessage, QuickSchedule, RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
@@ -134,9 +134,7 @@ impl LeaderCalls {
     ) -> Result<(), Interrupted<Error>> {
         // Agents execute the call if the leaders do not complete it, so the input must remain.
         let mut output = std::mem::take(&mut self.output);
-        if output.len() < output_bytes {
-            output.resize(output_bytes, 0);
-        }
+        output.resize(output.len().max(output_bytes), 0);
         let received = &mut output[..output_bytes];
         let data = CallData { input: buffers.whole_input(), output: received };
         let carried = self.execute_between_leaders(call, leaders, schedule, data);
@@ -226,10 +224,10 @@ impl LeaderCalls {
     /// Sends a message, if necessary in parts, by one system call.
     fn send_message(&self, call: &QuickCall<'_>, message: &QuickMessage) -> Result<(), Interrupted<Error>> {
         let QuickMessage { to, bytes, .. } = message;
-        let Some(division) = MessageDivision::new(bytes, self.datagram_bytes) else {
+        let Some(divided) = DividedMessage::new(bytes, self.datagram_bytes) else {
             return self.send(call, *to, &[IoSlice::new(bytes)]);
         };
-        let parts: Vec<_> = division.parts(bytes).collect();
+        let parts: Vec<_> = divided.parts().collect();
         let slices = parts.iter().flat_map(|(header, part)| [IoSlice::new(header), IoSlice::new(part)]);
         self.send(call, *to, &slices.collect::<Vec<IoSlice<'_>>>())
     }
