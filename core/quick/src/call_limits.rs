@@ -57,6 +57,6 @@ impl CallLimits {
         tree_bytes: 256 << 10,
         vector_bytes: 256 << 10,
         window_bytes: LONG_MESSAGES_BYTES_MAX,
-        pieces_bytes: 1 << 20,
+        pieces_bytes: 16 << 20,
     };
 }

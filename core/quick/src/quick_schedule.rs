@@ -22,7 +22,7 @@
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
-    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, Schedule, compile,
+    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
 };
 use cool_types::{Call, Operation};
 use std::sync::Arc;
@@ -90,6 +90,9 @@ pub struct QuickSchedule {
     pub(crate) is_long: bool,
     /// The plan.
     plan: Plan,
+    /// Whether no action of any rank accesses several parts of an input or output at once. Only
+    /// then may the parts be ranges of longer ones.
+    spans_are_within_parts: bool,
     /// The pieces that follow if the call is executed in several.
     following: Option<FollowingPieces>,
 }
@@ -113,40 +116,48 @@ impl QuickSchedule {
             return None;
         }
         QuickSchedule::undivided(call, layout, rank, limits)
+            .next()
             .or_else(|| QuickSchedule::in_pieces(call, layout, rank, limits))
     }
 
-    /// Returns the program of `rank` for a call that is executed as a whole.
-    fn undivided(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
+    /// Returns the programs of `rank` for a call that is executed as a whole, the best plan first.
+    fn undivided<'a>(
+        call: &'a Call,
+        layout: &'a Layout,
+        rank: Rank,
+        limits: CallLimits,
+    ) -> impl Iterator<Item = QuickSchedule> + 'a {
         let total = total_bytes(call, layout.size());
-        let mut plans = plans(call.operation).iter().filter(|(_, longest)| total <= longest.bytes(limits));
-        plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank, limits))
+        let plans = plans(call.operation).iter().filter(move |(_, longest)| total <= longest.bytes(limits));
+        plans.filter_map(move |(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank, limits))
     }
 
     /// Returns the program of `rank` for a call that is executed in pieces. Each piece is a call of
     /// the same operation on the same range of every vector or part.
     fn in_pieces(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
         let total = total_bytes(call, layout.size());
-        let is_divisible = matches!(call.operation, Operation::Bcast | Operation::Allgather);
-        (is_divisible && total <= limits.pieces_bytes).then_some(())?;
+        (total <= limits.pieces_bytes).then_some(())?;
         let element = u64::from(call.element).max(1);
         // Half of a vector leaves room for the next piece before a barrier is necessary.
-        let piece_bytes = limits.vector_bytes / 2 / (total / call.bytes) / element * element;
+        let piece_bytes_max = limits.vector_bytes / 2 / (total / call.bytes) / element * element;
+        let pieces = call.bytes.checked_div(piece_bytes_max)? + u64::from(call.bytes % piece_bytes_max > 0);
+        let piece_bytes = call.bytes.div_ceil(pieces).next_multiple_of(element);
+        let alike = call.bytes / piece_bytes;
         let piece = |bytes| Call { bytes, ..call.clone() };
-        let first = QuickSchedule::undivided(&piece(piece_bytes), layout, rank, limits)?;
-        let pieces = call.bytes.checked_div(piece_bytes)?;
-        let last = match call.bytes % piece_bytes {
-            0 => None,
-            // By the same plan, in which no message contains several parts.
-            bytes => {
+        let (first_piece, last_piece) = (piece(piece_bytes), piece(call.bytes % piece_bytes));
+        let schedules = QuickSchedule::undivided(&first_piece, layout, rank, limits);
+        schedules.filter(|first| first.spans_are_within_parts).find_map(|first| {
+            let last = if last_piece.bytes > 0 {
                 let plan = first.plan.to_string();
-                Some(Arc::new(QuickSchedule::with_plan(&plan, &piece(bytes), layout, rank, limits)?))
-            }
-        };
-        let alike = u32::try_from(pieces).ok()?.checked_sub(1)?;
-        (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
-        let following = Some(FollowingPieces { alike, last });
-        Some(QuickSchedule { following, ..first })
+                let last = QuickSchedule::with_plan(&plan, &last_piece, layout, rank, limits)?;
+                last.spans_are_within_parts.then(|| Some(Arc::new(last)))?
+            } else {
+                None
+            };
+            let alike = u32::try_from(alike).ok()?.checked_sub(1)?;
+            (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
+            Some(QuickSchedule { following: Some(FollowingPieces { alike, last }), ..first })
+        })
     }
 
     /// Returns the schedule of a piece of the call, or `None` if the call has fewer pieces.
@@ -194,6 +205,7 @@ impl QuickSchedule {
         };
         traffic.is_retained().then_some(())?;
         let Schedule { call, mut programs } = schedule;
+        let spans_are_within_parts = programs.iter().flatten().all(|program| is_within_parts(program, &call));
         let program = programs.get_mut(rank.0 as usize)?.take()?;
         let is_long = SentMessages::of(&program, limits)?.bytes > MESSAGE_BYTES_MAX;
         Some(QuickSchedule {
@@ -203,6 +215,7 @@ impl QuickSchedule {
             traffic,
             is_long,
             plan,
+            spans_are_within_parts,
             following: None,
         })
     }
@@ -350,6 +363,19 @@ impl SentMessages {
     }
 }
 
+/// Returns whether no action of a program accesses several parts of an input or output at once.
+fn is_within_parts(program: &Program, call: &Call) -> bool {
+    let is_within = |span: Span| {
+        let start = span.offset.checked_rem(call.bytes).unwrap_or(0);
+        span.buffer == RankBuffer::Scratch || start + span.len <= call.bytes
+    };
+    program.actions.iter().all(|action| match action.kind {
+        ActionKind::Send { src, .. } | ActionKind::Multicast { src, .. } => is_within(src),
+        ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => is_within(dst),
+        ActionKind::Reduce { src, dst } | ActionKind::Copy { src, dst } => is_within(src) && is_within(dst),
+    })
+}
+
 /// Returns the bytes, with headers, that arrive at a rank that executes a program.
 fn received(program: &Program) -> u64 {
     let bytes = program.actions.iter().map(|action| match action.kind {
@@ -435,7 +461,7 @@ mod tests {
         assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
         assert_eq!(known(Operation::Scan, 60 << 10), "cool-p-p");
         assert_eq!(known(Operation::Bcast, 1 << 20), "multicast/57344");
-        assert_eq!(known(Operation::Bcast, (1 << 20) + 8), "");
+        assert_eq!(known(Operation::Bcast, CallLimits::LONG.pieces_bytes + 8), "");
         // The root would have to retain too many bytes.
         assert_eq!(plan(Operation::Scatter, 24 << 10, 16), Some("cool-p-p".to_owned()));
         assert_eq!(plan(Operation::Scatter, 32 << 10, 16), None);

@@ -88,10 +88,12 @@ impl Expected {
             .map(|rank| QuickSchedule::for_call(&call, layout, rank, limits).map(Arc::new))
             .collect::<Option<_>>()?;
         let whole = compile(&call, layout, &schedules[0].plan(), |_| true).unwrap();
+        // Sums of integers do not depend on the order, which differs between the whole and pieces.
+        let divisor = if schedules[0].piece(1).is_some() { 1.0 } else { 7.0 };
         let input = |rank: Rank| {
             let is_message = operation == Operation::Bcast && rank == root;
             let bytes = if is_message { call.output_bytes(rank, size) } else { call.input_bytes(rank, size) };
-            (0..bytes / 4).flat_map(|_| (random.below(1000) as f32 / 7.0).to_ne_bytes()).collect()
+            (0..bytes / 4).flat_map(|_| (random.below(1000) as f32 / divisor).to_ne_bytes()).collect()
         };
         let inputs: Vec<Vec<u8>> = ranks().map(input).collect();
         let add = |to: &mut [u8], from: &[u8]| combine(ElementType::F32, ReduceOp::Sum, to, from);
