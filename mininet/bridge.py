@@ -4,8 +4,12 @@ the ports where members have joined (IGMP and MLD snooping).
 They run no spanning tree protocol, so the network must have no loops.
 """
 import subprocess
+import time
 
 from emulator import SILENCE, Switch, sh
+
+# The time within which hosts answer a query.
+RESPONSE_MS = 500
 
 
 class Bridge(Switch):
@@ -21,9 +25,16 @@ class Bridge(Switch):
         sh("ip", "link", "set", self.name, "up")
 
     def query_members(self):
-        """Makes the bridge ask hosts for their memberships every 5 s; all bridges learn from the answers."""
-        query = ("mcast_query_interval", "500", "mcast_query_response_interval", "50", "mcast_startup_query_interval", "50")
-        sh("ip", "link", "set", self.name, "type", "bridge", "mcast_querier", "1", *query)
+        """Makes the bridge ask hosts for their memberships every 5 s; all bridges learn from the answers.
+
+        Returns when bridges forward multicasts only to members. Until the time for the first answers has passed, they also
+        flood reports. A host that hears another host's report sends none (RFC 2236, section 3), and would be no member until
+        the next query. The kernel shows no event for that moment."""
+        times = ("mcast_query_interval", "500", "mcast_query_response_interval", str(RESPONSE_MS // 10), "mcast_startup_query_interval", "50")
+        # The bridge reads the times when it becomes querier.
+        sh("ip", "link", "set", self.name, "type", "bridge", *times)
+        sh("ip", "link", "set", self.name, "type", "bridge", "mcast_querier", "1")
+        time.sleep(2 * RESPONSE_MS / 1000)
 
     def stop(self, deleteIntfs=True):
         subprocess.run(["ip", "link", "delete", self.name], capture_output=True, timeout=SILENCE)
