@@ -1,6 +1,7 @@
 //! Executes the quick calls of one rank, in order.
 
 use crate::active_call::{ActiveCall, BeginCall, CallData};
+use crate::call_key::CallKey;
 use crate::call_limits::CallLimits;
 use crate::datagram::{self, Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES, verify_long};
 use crate::message_parts::{ArrivedDatagram, CompleteMessage, MessagePart, Reassembly, arrived_datagrams};
@@ -8,7 +9,6 @@ use crate::quick_schedule::{CallTraffic, QuickSchedule, RETRANSMIT_WINDOW};
 use crate::redundant_sending::RedundantSending;
 use cool_collective::{ActionKind, Layout, Rank, Span};
 use cool_machine::{Machine, Poll, Time};
-use cool_types::Key;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub enum Output {
 /// The quick calls of one rank.
 #[derive(Debug)]
 pub struct QuickCalls {
-    key: Key,
+    key: CallKey,
     group: (u64, u32),
     rank: Rank,
     layout: Layout,
@@ -167,7 +167,7 @@ impl QuickCalls {
     /// Returns the state of a rank's calls in a group, before the first call. Datagrams are tagged
     /// under `key`. Returns `None` if the group cannot execute a quick barrier.
     pub fn new(
-        key: Key,
+        key: CallKey,
         group: (u64, u32),
         rank: Rank,
         layout: Layout,

@@ -15,17 +15,18 @@
 //! | 44.. | payload |
 //! | last 16 | tag under the group's key for quick calls, truncated |
 //!
-//! The tag is HMAC-SHA-256 (RFC 2104). If the payload is longer than 4 KiB, it is keyed BLAKE3 of
-//! the payload and then the header, which takes a fraction of the time for that length.
+//! The tag is HMAC-SHA-256 (RFC 2104) of all bytes before it. If the payload is longer than 4 KiB,
+//! its [hash](crate::PayloadHash) takes its place, which is computed in a fraction of the time.
 //!
 //! Group, epoch, call and transfer identify a message. A message that arrives twice is recognized
 //! by them and needs no sequence number.
 
+use crate::call_key::CallKey;
 use crate::call_limits::{LONG_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX};
-use cool_types::Key;
 
 pub(crate) const MAGIC: u8 = 0xC4;
 pub(crate) const HEADER_BYTES: usize = 44;
+/// Bytes of a tag, and of the hash of a long payload.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// Bytes of a datagram in addition to its payload.
@@ -97,7 +98,7 @@ pub struct Datagram<'a> {
 
 impl Datagram<'_> {
     /// Returns the datagram as bytes, with its tag.
-    pub fn encode(&self, key: &Key) -> Vec<u8> {
+    pub fn encode(&self, key: &CallKey) -> Vec<u8> {
         let DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest } = self.header;
         let len = OVERHEAD_BYTES + self.payload.len();
         let mut bytes = Vec::with_capacity(len);
@@ -111,10 +112,10 @@ impl Datagram<'_> {
         bytes.extend_from_slice(&digest.to_be_bytes());
         bytes.extend_from_slice(self.payload);
         let tag = match bytes.split_first_chunk() {
-            Some((header, payload)) if is_long(payload.len()) => *long_tag(key, header, payload).as_bytes(),
+            Some((header, payload)) if is_long(payload.len()) => key.long_tag(header, payload),
             _ => key.tag(&bytes),
         };
-        bytes.extend_from_slice(&tag[..TAG_BYTES]);
+        bytes.extend_from_slice(&tag);
         bytes
     }
 
@@ -122,14 +123,18 @@ impl Datagram<'_> {
     ///
     /// # Errors
     /// Returns an error if the datagram must not be trusted.
-    pub fn verify<'a>(key: &Key, group: (u64, u32), bytes: &'a [u8]) -> Result<Datagram<'a>, DatagramError> {
+    pub fn verify<'a>(
+        key: &CallKey,
+        group: (u64, u32),
+        bytes: &'a [u8],
+    ) -> Result<Datagram<'a>, DatagramError> {
         let (covered, tag) = bytes.split_last_chunk::<TAG_BYTES>().ok_or(DatagramError::Malformed)?;
         let (header, payload) =
             covered.split_first_chunk::<HEADER_BYTES>().ok_or(DatagramError::Malformed)?;
         let read = DatagramHeader::read_for(group, header)?;
         let is_authentic = match is_long(payload.len()) {
-            true => is_long_tag(key, header, payload, tag),
-            false => key.verifies_truncated(covered, tag),
+            true => key.verifies_long(header, payload, tag),
+            false => key.verifies(covered, tag),
         };
         is_authentic.then_some(Datagram { header: read, payload }).ok_or(DatagramError::Forged)
     }
@@ -141,12 +146,12 @@ impl Datagram<'_> {
 /// # Errors
 /// Returns an error if the message must not be trusted.
 pub(crate) fn verify_long(
-    key: &Key,
+    key: &CallKey,
     group: (u64, u32),
     (header, payload, tag): (&[u8; HEADER_BYTES], &[u8], &[u8; TAG_BYTES]),
 ) -> Result<DatagramHeader, DatagramError> {
     let read = DatagramHeader::read_for(group, header)?;
-    is_long_tag(key, header, payload, tag).then_some(read).ok_or(DatagramError::Forged)
+    key.verifies_long(header, payload, tag).then_some(read).ok_or(DatagramError::Forged)
 }
 
 /// Returns the payload of a datagram, or nothing if it is too short to have one.
@@ -165,21 +170,6 @@ pub(crate) fn first_datagram_bytes(bytes: &[u8]) -> usize {
 /// Returns whether a payload of this length is longer than those of short calls.
 pub(crate) fn is_long(payload_bytes: usize) -> bool {
     payload_bytes as u64 > MESSAGE_BYTES_MAX
-}
-
-/// Returns the tag of a long message. The header is last, so that the payload consists of whole
-/// blocks of BLAKE3.
-fn long_tag(key: &Key, header: &[u8; HEADER_BYTES], payload: &[u8]) -> blake3::Hash {
-    blake3::Hasher::new_keyed(&key.bytes()).update(payload).update(header).finalize()
-}
-
-/// Returns whether the tag of a long message is right. Hashes are compared in constant time.
-fn is_long_tag(key: &Key, header: &[u8; HEADER_BYTES], payload: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
-    let expected = long_tag(key, header, payload);
-    // The rest of the tag is not transmitted.
-    let mut received = *expected.as_bytes();
-    received[..TAG_BYTES].copy_from_slice(tag);
-    blake3::Hash::from_bytes(received) == expected
 }
 
 impl DatagramHeader {
@@ -226,11 +216,8 @@ impl DatagramKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_key::tests::call_key;
     use proptest::prelude::*;
-
-    fn key() -> Key {
-        Key::from([7; 32])
-    }
 
     fn header() -> impl Strategy<Value = DatagramHeader> {
         let kind = prop_oneof![
@@ -255,18 +242,18 @@ mod tests {
             ],
             at in any::<prop::sample::Index>(),
         ) {
-            let mut bytes = Datagram { header, payload: &payload }.encode(&key());
+            let mut bytes = Datagram { header, payload: &payload }.encode(&call_key(7));
             let group = (header.group, header.epoch);
-            prop_assert_eq!(Datagram::verify(&key(), group, &bytes), Ok(Datagram { header, payload: &payload }));
-            prop_assert_eq!(Datagram::verify(&[8; 32].into(), group, &bytes), Err(DatagramError::Forged));
+            prop_assert_eq!(Datagram::verify(&call_key(7), group, &bytes), Ok(Datagram { header, payload: &payload }));
+            prop_assert_eq!(Datagram::verify(&call_key(8), group, &bytes), Err(DatagramError::Forged));
             let at = at.index(bytes.len());
             bytes[at] ^= 1;
-            prop_assert!(Datagram::verify(&key(), group, &bytes).is_err() || at == 2 || at == 3);
+            prop_assert!(Datagram::verify(&call_key(7), group, &bytes).is_err() || at == 2 || at == 3);
         }
 
         #[test]
         fn any_bytes_are_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            prop_assert!(Datagram::verify(&key(), (0, 0), &bytes).is_err());
+            prop_assert!(Datagram::verify(&call_key(7), (0, 0), &bytes).is_err());
         }
     }
 }

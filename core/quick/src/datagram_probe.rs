@@ -6,11 +6,11 @@
 //! another over the tree. So a leader receives at most two, however many there are, and each link
 //! carries datagrams of full length in both directions.
 
+use crate::call_key::CallKey;
 use crate::calls::SendTo;
 use crate::datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
 use crate::message_parts::{ArrivedDatagram, CompleteMessage, Reassembly, arrived_datagrams, in_parts};
 use cool_collective::Rank;
-use cool_types::Key;
 use std::collections::BTreeSet;
 
 /// The path by which a probe is sent.
@@ -25,7 +25,7 @@ pub enum ProbePath {
 /// The test by one leader.
 #[derive(Clone, Debug)]
 pub struct DatagramProbe {
-    key: Key,
+    key: CallKey,
     group: (u64, u32),
     leader: u32,
     /// Number of leaders.
@@ -40,7 +40,7 @@ impl DatagramProbe {
     /// Returns the test by leader `leader` of `leaders`, before any datagram has arrived. Messages
     /// are divided into datagrams of `datagram_bytes`; see [`in_parts`].
     pub fn new(
-        key: Key,
+        key: CallKey,
         group: (u64, u32),
         leader: Rank,
         leaders: usize,
@@ -131,11 +131,11 @@ impl DatagramProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_key::tests::call_key;
 
     fn probes(leaders: u32, datagram_bytes: usize) -> Vec<DatagramProbe> {
-        let probe = |leader| {
-            DatagramProbe::new([7; 32].into(), (9, 2), Rank(leader), leaders as usize, datagram_bytes)
-        };
+        let probe =
+            |leader| DatagramProbe::new(call_key(7), (9, 2), Rank(leader), leaders as usize, datagram_bytes);
         (0..leaders).map(probe).collect()
     }
 
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(probes[2].receive(&bytes), None);
         assert_eq!(probes[1].receive(&bytes[..1400]), None);
         assert_eq!(probes[1].receive(&[]), None);
-        let mut other = DatagramProbe::new([8; 32].into(), (9, 2), Rank(1), 3, 0);
+        let mut other = DatagramProbe::new(call_key(8), (9, 2), Rank(1), 3, 0);
         assert_eq!(other.receive(&bytes), None);
         assert_eq!(probes[1].receive(&bytes), Some(ProbePath::Unicast));
     }

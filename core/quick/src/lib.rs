@@ -6,6 +6,7 @@
 //! ```text
 //! call_limits        how long calls and their messages may be
 //! quick_schedule     when a call is quick, and the program of each rank
+//! call_key           the key of a group, with which datagrams are tagged
 //! datagram           the wire format of messages, with a tag under the group's key
 //! message_parts      long messages, which are sent in parts
 //! datagram_probe     whether datagrams of full length arrive, before the first call
@@ -25,6 +26,7 @@
 
 mod active_call;
 mod busy_polling;
+mod call_key;
 mod call_limits;
 mod calls;
 mod datagram;
@@ -38,6 +40,7 @@ mod wait_policy;
 
 pub use active_call::{BeginCall, CallData};
 pub use busy_polling::BusyPolling;
+pub use call_key::{CallKey, PayloadHash};
 pub use call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use calls::{CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo};
 pub use datagram::{

@@ -358,8 +358,8 @@ impl Reassembly {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_key::tests::call_key;
     use crate::datagram::{Datagram, DatagramHeader, DatagramKind};
-    use cool_types::Key;
     use proptest::prelude::*;
 
     fn message(call: u64, len: usize) -> Vec<u8> {
@@ -374,7 +374,7 @@ mod tests {
             requested: 0,
             digest: 70,
         };
-        Datagram { header, payload: &payload }.encode(&Key::from([1; 32]))
+        Datagram { header, payload: &payload }.encode(&call_key(1))
     }
 
     fn parts(datagrams: &[u8]) -> Vec<MessagePart<'_>> {

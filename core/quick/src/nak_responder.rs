@@ -1,9 +1,9 @@
 //! Answers NAKs for the messages of a leader, from its retransmission buffer.
 
+use crate::call_key::CallKey;
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind};
 use crate::message_parts::{ArrivedParts, missing_parts};
 use cool_collective::Rank;
-use cool_types::Key;
 use std::borrow::Cow;
 
 /// Reported as the leader's call if its description is no longer in the buffer.
@@ -26,7 +26,7 @@ pub trait RetransmitBuffer {
 #[derive(Clone, Debug)]
 pub struct NakResponder {
     /// The key under which datagrams are tagged.
-    pub key: Key,
+    pub key: CallKey,
     /// The group, with the epoch of its membership.
     pub group: (u64, u32),
     /// The leader.
@@ -86,6 +86,7 @@ impl NakResponder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_key::tests::call_key;
 
     /// A leader that made one call and sent one message. Its record of the call may have expired.
     struct Leader {
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_mismatched_nak_is_answered_with_the_call_not_the_message() {
-        let (key, group) = (Key::from([1; 32]), (9, 2));
+        let (key, group) = (call_key(1), (9, 2));
         let header = |kind, from, digest| DatagramHeader {
             kind,
             group: 9,

@@ -1,10 +1,11 @@
 //! Datagrams of quick calls from any host: a datagram without the group's key must be refused, and
 //! one with the key must do no harm.
 
+use cool_cipher::AesGcm;
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
 use cool_quick::{
-    BeginCall, CallData, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
+    BeginCall, CallData, CallKey, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
 };
 use cool_types::{Call, Key, Operation, Rank};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ const GROUP: (u64, u32) = (1, 2);
 
 /// Starts a call, then processes a datagram.
 pub(crate) fn check(bytes: &[u8]) {
-    let key = Key::from([3; 32]);
+    let key = CallKey::new::<AesGcm>(Key::from([3; 32]));
     let layout = Layout::new(&[0, 1, 2].map(|node| RankPlace { rack: 0, node })).expect("three nodes");
     let schedule = QuickSchedule::for_call(
         &Call::new(Operation::Allgather, Rank(0), 4, 4),

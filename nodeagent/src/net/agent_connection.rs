@@ -1,10 +1,10 @@
 //! Reading and writing a connection to another agent, which consists of one or several TCP streams.
 
-use super::cipher::AesGcm;
 use super::division::StreamCursor;
 use super::handshake::RecordCiphers;
 use super::{DriverEvent, DriverEvents};
 use crate::engine::SharedSlice;
+use cool_cipher::AesGcm;
 use cool_engine::{AgentConnectionId, MemoryRange};
 use cool_tcp::{Congestion, LinkEstimate, set_low_water};
 use cool_transport::unicast::records::Opener;

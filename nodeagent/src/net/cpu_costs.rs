@@ -5,7 +5,7 @@
 //! are short and most use one thread, so that some are not interrupted even while other programs
 //! start on the same machine.
 
-use super::cipher::AesGcm;
+use cool_cipher::AesGcm;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_proto::control::CpuCosts;
 use cool_transport::packet::Packet;

@@ -3,7 +3,6 @@
 mod joined_trees;
 
 use super::agent_connection::AgentConnection;
-use super::cipher::AesGcm;
 use super::handshake::{LinkSecurity, RecordCiphers};
 use super::link_pace::pace;
 use super::memory_table::MemoryTable;
@@ -18,6 +17,7 @@ use crate::engine::{
     SharedSlice, TrafficCounters, TreeProofReply,
 };
 use crate::shared_segment::SharedSegment;
+use cool_cipher::AesGcm;
 use cool_engine::{
     AgentConnectionId, AgentId, Engine, GroupSpec, Input, MadeGroup, MemoryId, MemoryRange, Output,
     RankCommand, Work, WorkId,

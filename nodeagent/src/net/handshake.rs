@@ -1,8 +1,8 @@
 //! The [handshake] of two agents over a new connection, which takes place before the connection is
 //! passed to the engine.
 
-use super::cipher::AesGcm;
 use super::keyring::Keyring;
+use cool_cipher::AesGcm;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
     self, Ephemeral, EstablishedConnection, HELLO_BYTES_MAX, HELLO_HEADER_BYTES, Initiator, NONCE_BYTES,

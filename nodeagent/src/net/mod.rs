@@ -11,7 +11,6 @@
 //! ```
 
 mod agent_connection;
-mod cipher;
 pub mod cpu_costs;
 mod division;
 mod driver;

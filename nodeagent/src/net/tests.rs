@@ -2,11 +2,11 @@
 
 mod parallel_streams;
 
-use super::cipher::AesGcm;
 use crate::engine::{
     EngineConfig, EngineHandle, GroupKey, GroupSpec, MappedCallRequest, MemberSpec, RankMemory,
     RefusalReason, SharedSlice, StartError,
 };
+use cool_cipher::AesGcm;
 use cool_collective::CostModel;
 use cool_engine::testing::{Buffer, ReferenceCollective};
 use cool_machine::{Machine, Poll, Time};

@@ -6,6 +6,7 @@
 mod seeds;
 
 use super::*;
+use crate::call_key::tests::call_key;
 use crate::call_limits::LONG_MESSAGES_BYTES_MAX;
 use crate::message_parts::{ArrivedParts, in_parts, missing_parts};
 use cool_collective::{RankPlace, compile, interpret};
@@ -53,8 +54,8 @@ impl Random {
     }
 }
 
-fn key() -> Key {
-    Key::from([3; 32])
+fn key() -> CallKey {
+    call_key(3)
 }
 
 fn layout(nodes: u32, per_rack: u32) -> Layout {

@@ -8,11 +8,12 @@ use crate::segment::{DescribedCall, Interrupted};
 use crate::session::call_account::LeaderTraffic;
 use crate::session::watched_call::WatchedCall;
 use crate::session::{SessionFailure, SocketError};
+use cool_cipher::AesGcm;
 use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    BeginCall, BusyPolling, CallData, CallLimits, DATAGRAM_BYTES_MAX, DividedMessage, Input,
+    BeginCall, BusyPolling, CallData, CallKey, CallLimits, DATAGRAM_BYTES_MAX, DividedMessage, Input,
     LEADER_BUFFER_BYTES, LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls,
     QuickMessage, QuickSchedule, RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
@@ -81,13 +82,14 @@ impl LeaderCalls {
         socket: OwnedFd,
     ) -> Option<LeaderCalls> {
         let key: [u8; 32] = config.key.as_slice().try_into().ok()?;
+        let key = CallKey::new::<AesGcm>(Key::from(key));
         let port = u16::try_from(config.port).ok().filter(|port| *port < u16::MAX)?;
         let addresses: Vec<Ipv4Addr> = config.addresses.iter().copied().map(Ipv4Addr::from_bits).collect();
         let (group, layout) = ((group, config.epoch), leaders.layout().clone());
         let fits = addresses.len() == layout.size();
         let datagram_bytes = usize::try_from(config.datagram_bytes).ok()?;
         let limits = CallLimits::for_datagrams(datagram_bytes);
-        let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout, limits)?;
+        let machine = QuickCalls::new(key, group, Rank(leader as u32), layout, limits)?;
         fits.then(|| LeaderCalls {
             machine,
             socket: socket.into(),

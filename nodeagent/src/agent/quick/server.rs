@@ -9,11 +9,12 @@ use crate::leader_probe::LeaderProbe;
 use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
 use crate::quick_socket::{ROOM_BYTES, divide_messages, join_parts};
 use crate::shared_segment::SharedSegment;
+use cool_cipher::AesGcm;
 use cool_proto::local;
-use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
+use cool_quick::{CallKey, DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
 use cool_shm::segment::{RANKS_MAX, RankPart};
 use cool_transport::tagged::Protection;
-use cool_types::{Key, Rank};
+use cool_types::Rank;
 use prometheus_client::metrics::counter::Counter;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -32,7 +33,7 @@ const PORTS: u64 = 6_000;
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct QuickGroup {
     group: (u64, u32),
-    key: Key,
+    key: CallKey,
     tree: Ipv4Addr,
     port: u16,
     /// The ranks of this node in ascending order. The first is the leader.
@@ -71,7 +72,7 @@ impl QuickGroup {
         let here = spec.members.iter().filter(|member| member.node == node);
         Some(QuickGroup {
             group: (spec.id, spec.epoch),
-            key: keyed.key.derive(format!("quick calls {}", spec.epoch).as_bytes()),
+            key: CallKey::new::<AesGcm>(keyed.key.derive(format!("quick calls {}", spec.epoch).as_bytes())),
             tree,
             // The remainder is smaller than the number of ports.
             port: FIRST_PORT + 2 * (spec.id % PORTS) as u16,
@@ -318,7 +319,7 @@ mod tests {
         let addresses = vec![Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
         let quick = QuickGroup {
             group: (9, 2),
-            key: Key::from([3; 32]),
+            key: CallKey::new::<AesGcm>(Key::from([3; 32])),
             tree: Ipv4Addr::new(239, 192, 0, 1),
             port: 20_018,
             ranks: vec![0],

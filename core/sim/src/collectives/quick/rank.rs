@@ -1,12 +1,13 @@
 //! A rank with quick calls: the calls that it makes, and how it waits for them.
 
 use super::retained::RetainedByLeader;
+use crate::collectives::cipher::Checksum;
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_engine::testing::Buffer;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{
-    BeginCall, CallData, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo,
+    BeginCall, CallData, CallKey, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo,
     WaitAction, WaitPolicy, WaitState,
 };
 use cool_types::{Call, CallDescription, Operation};
@@ -165,6 +166,7 @@ impl QuickRank {
         let layout = Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?;
         let (group, rank) = ((spec.id, spec.epoch), Rank(rank));
         let key = spec.keyed.as_ref()?.key.derive(b"quick calls");
+        let key = CallKey::new::<Checksum>(key);
         let limits = CallLimits::for_datagrams(spec.quick_datagram_bytes.into());
         Some(QuickRank {
             node: nodes[rank.0 as usize],

@@ -4,21 +4,32 @@
 //! in 26 µs (on a Xeon with AVX-512, because ring multiplies one block at a time there). But
 //! Graviola needs a CPU with AVX2 or an equivalent on ARM, so ring is used on all others.
 
+use cool_quick::PayloadHash;
 use cool_transport::tagged::Cipher;
 use cool_types::Key;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
-pub(super) enum AesGcm {
+/// AES-256-GCM under one key.
+pub struct AesGcm(Implementation);
+
+enum Implementation {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     Graviola(Box<graviola::aead::AesGcm>),
     Ring(Box<LessSafeKey>),
+}
+
+impl std::fmt::Debug for AesGcm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AesGcm(..)")
+    }
 }
 
 impl AesGcm {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn graviola(key: &Key) -> Option<AesGcm> {
         let supported = graviola::util::is_cpu_supported();
-        supported.then(|| AesGcm::Graviola(Box::new(graviola::aead::AesGcm::new(&key.bytes()))))
+        supported
+            .then(|| AesGcm(Implementation::Graviola(Box::new(graviola::aead::AesGcm::new(&key.bytes())))))
     }
 
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -28,7 +39,7 @@ impl AesGcm {
 
     fn ring(key: &Key) -> AesGcm {
         let key = UnboundKey::new(&AES_256_GCM, &key.bytes()).expect("a key of 32 bytes");
-        AesGcm::Ring(Box::new(LessSafeKey::new(key)))
+        AesGcm(Implementation::Ring(Box::new(LessSafeKey::new(key))))
     }
 }
 
@@ -43,10 +54,10 @@ impl Cipher for AesGcm {
 
     fn encrypt(&self, nonce: [u8; 12], clear: &[u8], payload: &mut [u8]) -> [u8; 16] {
         let mut tag = [0; 16];
-        match self {
+        match &self.0 {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            AesGcm::Graviola(key) => key.encrypt(&nonce, clear, payload, &mut tag),
-            AesGcm::Ring(key) => {
+            Implementation::Graviola(key) => key.encrypt(&nonce, clear, payload, &mut tag),
+            Implementation::Ring(key) => {
                 let nonce = Nonce::assume_unique_for_key(nonce);
                 let made = key.seal_in_place_separate_tag(nonce, Aad::from(clear), payload);
                 tag.copy_from_slice(made.expect("a datagram is shorter than the cipher's limit").as_ref());
@@ -56,16 +67,28 @@ impl Cipher for AesGcm {
     }
 
     fn decrypt(&self, nonce: [u8; 12], clear: &[u8], payload: &mut [u8]) -> bool {
-        match self {
+        match &self.0 {
             #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-            AesGcm::Graviola(key) => match payload.split_last_chunk_mut::<16>() {
+            Implementation::Graviola(key) => match payload.split_last_chunk_mut::<16>() {
                 Some((payload, tag)) => key.decrypt(&nonce, clear, payload, tag).is_ok(),
                 None => false,
             },
-            AesGcm::Ring(key) => {
+            Implementation::Ring(key) => {
                 key.open_in_place(Nonce::assume_unique_for_key(nonce), Aad::from(clear), payload).is_ok()
             }
         }
+    }
+}
+
+/// The GHASH of the payload (NIST SP 800-38D), encrypted with the mask of one nonce, which is always
+/// the same. That is safe because the hash is never sent.
+impl PayloadHash for AesGcm {
+    fn new(key: &Key) -> AesGcm {
+        Cipher::new(key)
+    }
+
+    fn hash(&self, payload: &[u8]) -> [u8; 16] {
+        self.tag([0; 12], payload)
     }
 }
 
@@ -91,7 +114,7 @@ mod tests {
         let nonce = [0xca, 0xfe, 0xba, 0xbe, 0xfa, 0xce, 0xdb, 0xad, 0xde, 0xca, 0xf8, 0x88];
         let plain =
             [0xd9, 0x31, 0x32, 0x25, 0xf8, 0x84, 0x06, 0xe5, 0xa5, 0x59, 0x09, 0xc5, 0xaf, 0xf5, 0x26, 0x9a];
-        for cipher in [AesGcm::new(&key.into()), AesGcm::ring(&key.into())] {
+        for cipher in [<AesGcm as Cipher>::new(&key.into()), AesGcm::ring(&key.into())] {
             let mut bytes = plain.to_vec();
             let tag = cipher.encrypt(nonce, b"head", &mut bytes);
             assert_eq!(bytes[..8], [0x52, 0x2d, 0xc1, 0xf0, 0x99, 0x56, 0x7d, 0x07]);
@@ -114,7 +137,7 @@ mod tests {
             clear in prop::collection::vec(any::<u8>(), 0..2000),
             payload in prop::collection::vec(any::<u8>(), 0..2000),
         ) {
-            let (one, other) = (AesGcm::new(&key.into()), AesGcm::ring(&key.into()));
+            let (one, other) = (<AesGcm as Cipher>::new(&key.into()), AesGcm::ring(&key.into()));
             prop_assert_eq!(one.tag(nonce, &clear), other.tag(nonce, &clear));
             let mut sealed = payload.clone();
             let tag = one.encrypt(nonce, &clear, &mut sealed);
