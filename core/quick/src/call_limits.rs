@@ -29,9 +29,8 @@ pub struct CallLimits {
     /// a switch port, or for long calls into the receive buffer of the rank's socket: a port of 1
     /// Gbit/s and more passes them on in a few milliseconds.
     pub(crate) window_bytes: u64,
-    /// Length of the longest vector of a bcast, and of all parts of an allgather together, that is
-    /// executed in pieces, each of which is within the other limits. 0 if calls are not divided
-    /// into pieces. Agents reduce, gather and scatter longer data faster.
+    /// Length of the longest vector, or of all parts together, that is executed in pieces, each of
+    /// which is within the other limits. 0 if calls are not divided into pieces.
     pub(crate) pieces_bytes: u64,
 }
 
