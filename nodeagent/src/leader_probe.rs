@@ -124,6 +124,8 @@ fn fault(path: ProbePath, from: Ipv4Addr, (tree, port): (Ipv4Addr, u16)) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cool_cipher::AesGcm;
+    use cool_quick::CallKey;
     use cool_types::Rank;
     use std::net::UdpSocket;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,12 +137,13 @@ mod tests {
         let first = UdpSocket::bind((addresses[0], 0)).unwrap();
         let port = first.local_addr().unwrap().port();
         let sockets = [first, UdpSocket::bind((addresses[1], port)).unwrap()];
+        let key = CallKey::new::<AesGcm>([7; 32].into());
         let mut number = 0;
         sockets.map(|socket| {
             number += 1;
             LeaderProbe {
                 socket: socket.into(),
-                probe: DatagramProbe::new([7; 32].into(), (9, 2), Rank(number - 1), 2, 0),
+                probe: DatagramProbe::new(key.clone(), (9, 2), Rank(number - 1), 2, 0),
                 addresses: addresses.to_vec(),
                 tree: addresses[1],
                 port,

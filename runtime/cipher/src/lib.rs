@@ -80,8 +80,8 @@ impl Cipher for AesGcm {
     }
 }
 
-/// The GHASH of the payload (NIST SP 800-38D), encrypted with the mask of one nonce, which is always
-/// the same. That is safe because the hash is never sent.
+/// The GHASH of the payload (NIST SP 800-38D), encrypted with the mask of one nonce, which is
+/// always the same. That is safe because the hash is never sent.
 impl PayloadHash for AesGcm {
     fn new(key: &Key) -> AesGcm {
         Cipher::new(key)

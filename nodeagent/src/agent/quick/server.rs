@@ -296,6 +296,7 @@ async fn serve_naks(
 mod tests {
     use super::*;
     use cool_quick::{Datagram, DatagramHeader, DatagramKind};
+    use cool_types::Key;
 
     /// The buffer of a leader that has sent one message in call 7.
     struct OneMessage(Vec<u8>);
