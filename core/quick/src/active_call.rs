@@ -1,6 +1,6 @@
 //! The call in progress, or a piece of it, and its data.
 
-use crate::quick_schedule::{PIECES_MAX, QuickSchedule};
+use crate::quick_schedule::{BARRIER_TRANSFER, PIECES_MAX, QuickSchedule};
 use crate::{datagram::is_long, message_parts::MessagePart};
 use cool_collective::{ProgramProgress, Rank, RankBuffer, Span};
 use cool_machine::{Duration, Time};
@@ -30,7 +30,8 @@ const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 const BARRIER_BIT: u32 = 1 << 31;
 /// The first of the bits, below [`BARRIER_BIT`], that contain the number of the piece to which a
 /// transfer belongs.
-const PIECE_SHIFT: u32 = 24;
+const PIECE_SHIFT: u32 = 22;
+const _: () = assert!(BARRIER_TRANSFER < 1 << PIECE_SHIFT);
 const _: () = assert!(PIECES_MAX == 1 << (BARRIER_BIT.trailing_zeros() - PIECE_SHIFT));
 
 /// A call that the rank begins.
@@ -127,6 +128,16 @@ impl ActiveCall {
         ActiveCall { part, then: Some(Box::new(self)), ..ActiveCall::new(call, rank) }
     }
 
+    /// Returns the piece together with a barrier, or the piece alone if there is no such schedule.
+    /// The piece must not have begun.
+    pub(crate) fn with_barrier(mut self) -> ActiveCall {
+        if let Some(schedule) = self.call.schedule.piece_with_barrier(self.piece.0) {
+            self.progress = ProgramProgress::new(&schedule.program);
+            self.schedule = Arc::clone(schedule);
+        }
+        self
+    }
+
     /// Gives the call its working memory, of which the content may be anything.
     pub(crate) fn set_scratch(&mut self, mut scratch: Vec<u8>) {
         scratch.resize(scratch.len().max(self.schedule.program.scratch as usize), 0);
@@ -138,9 +149,9 @@ impl ActiveCall {
         std::mem::take(&mut self.scratch)
     }
 
-    /// Returns whether the transfers are those of a barrier before a call.
-    pub(crate) fn is_barrier(part: u32) -> bool {
-        part & BARRIER_BIT != 0
+    /// Returns whether a transfer belongs to a barrier, before a piece or at the same time.
+    pub(crate) fn is_barrier(transfer: u32) -> bool {
+        transfer & (BARRIER_BIT | BARRIER_TRANSFER) != 0
     }
 
     /// Returns the buffer of a span of the schedule, and its range in the whole buffer. The
@@ -224,11 +235,12 @@ impl ActiveCall {
     }
 
     /// Records that an awaited message has arrived from a rank. A later message of the same sender
-    /// shows that an earlier one is probably lost.
+    /// shows that an earlier one is probably lost, unless it belongs to a barrier, which ranks send
+    /// when others are ready.
     pub(crate) fn reset_naks(&mut self, now: Time, from: Rank, transfer: u32) {
         let passed =
             |(awaited, (_, sender, _)): (&u32, &(u32, Rank, Span))| *awaited < transfer && *sender == from;
-        let has_gap = self.awaited.iter().any(passed);
+        let has_gap = transfer & BARRIER_TRANSFER == 0 && self.awaited.iter().any(passed);
         let (nak_delay, naks_sent) = if has_gap { (NAK_DELAY_AFTER_GAP, 0) } else { (NAK_DELAY, 1) };
         (self.nak_at, self.naks_sent) = (now + nak_delay, naks_sent);
     }

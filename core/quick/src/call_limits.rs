@@ -1,6 +1,8 @@
 //! How long quick calls may be. All ranks of a group have the same limits, because each decides by
 //! them whether a call is quick.
 
+use crate::leaders::NodeLeaders;
+
 /// Length in bytes of the longest message that is sent as one datagram, whatever the MTU: three
 /// Ethernet packets, which the system reassembles (IP fragments).
 pub const MESSAGE_BYTES_MAX: u64 = 4096;
@@ -30,15 +32,21 @@ pub struct CallLimits {
     /// Gbit/s and more passes them on in a few milliseconds.
     pub(crate) window_bytes: u64,
     /// Length of the longest vector, or of all parts together, that is executed in pieces, each of
-    /// which is within the other limits. 0 if calls are not divided into pieces.
+    /// which is within the other limits. 0 if calls are not divided into pieces, as where nodes
+    /// have several ranks: agents pass data on to these while they receive more of it.
     pub(crate) pieces_bytes: u64,
 }
 
 impl CallLimits {
     /// Returns the limits of a group that divides long messages into datagrams of this length; 0 if
     /// its ranks execute only short calls.
-    pub fn for_datagrams(datagram_bytes: usize) -> CallLimits {
-        if datagram_bytes > 0 { CallLimits::LONG } else { CallLimits::SHORT }
+    pub fn for_group(datagram_bytes: usize, leaders: &NodeLeaders) -> CallLimits {
+        let has_one_rank_per_node = leaders.size() == leaders.layout().size();
+        match datagram_bytes {
+            0 => CallLimits::SHORT,
+            _ if has_one_rank_per_node => CallLimits::LONG,
+            _ => CallLimits { pieces_bytes: 0, ..CallLimits::LONG },
+        }
     }
 
     /// The limits where the rate of the path is low or unknown.

@@ -40,9 +40,9 @@ impl CallArrivals {
         self.messages
     }
 
-    fn record(&mut self, now: Time, from: Rank, part: u32) {
+    fn record(&mut self, now: Time, from: Rank, transfer: u32) {
         self.messages += 1;
-        if ActiveCall::is_barrier(part) {
+        if ActiveCall::is_barrier(transfer) {
             return;
         }
         if self.latest.len() == RECENT_ARRIVALS_MAX {
@@ -219,11 +219,18 @@ impl QuickCalls {
         self.begin_piece(now, ActiveCall::new(begin, self.rank), data);
     }
 
-    /// Begins a call or a piece of one, after a barrier if the ranks need one.
+    /// Begins a call or a piece of one, after a barrier if the ranks need one, or together with one
+    /// if they would need it after this piece.
     fn begin_piece(&mut self, now: Time, call: ActiveCall, data: &mut CallData<'_>) {
-        let needs_barrier = self.unacknowledged != CallTraffic::default()
-            && !self.unacknowledged.and(call.schedule.traffic).fits(self.limits);
-        let first = if needs_barrier { call.preceded_by(&self.barrier, self.rank) } else { call };
+        let traffic = self.unacknowledged.and(call.schedule.traffic);
+        let next = call.schedule.traffic.and(self.barrier.traffic);
+        let first = if self.unacknowledged != CallTraffic::default() && !traffic.fits(self.limits) {
+            call.preceded_by(&self.barrier, self.rank)
+        } else if !call.schedule.synchronizes() && !traffic.and(next).fits(self.limits) {
+            call.with_barrier()
+        } else {
+            call
+        };
         self.start(now, first, data);
     }
 
@@ -315,7 +322,7 @@ impl QuickCalls {
             let payload = datagram::payload(&early.bytes);
             if (early.from, early.digest, payload.len() as u64) == (from, digest, dst.len) {
                 current.bytes_mut(data, dst).copy_from_slice(payload);
-                self.arrivals.record(now, from, current.part);
+                self.arrivals.record(now, from, transfer);
                 return true;
             }
             self.send_nak(early.from, (number, transfer), digest);
@@ -440,7 +447,7 @@ impl QuickCalls {
     fn arrived(&mut self, now: Time, transfer: u32, data: &mut CallData<'_>) {
         let Some(current) = &mut self.current else { return };
         let Some((action, from, _)) = current.awaited.remove(&transfer) else { return };
-        self.arrivals.record(now, from, current.part);
+        self.arrivals.record(now, from, transfer);
         current.reset_naks(now, from, transfer);
         let (schedule, mut ready) = (Arc::clone(&current.schedule), Vec::new());
         current.progress.complete(action, &schedule.dependents, |next| ready.push(next));

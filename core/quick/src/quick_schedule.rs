@@ -17,18 +17,23 @@
 //!
 //! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
 //! most 384 KiB in all. With long limits, longer calls of up to 16 MiB are executed in pieces: each
-//! piece is a call of the same operation on a range of every vector or part. The ranks execute a
-//! barrier before a piece as before any other call.
+//! piece is a call of the same operation on a range of every vector or part. Before the next piece
+//! would exceed what ranks may send without hearing from each other, they execute a barrier at the
+//! same time as a piece.
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
-    ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
+    ActionId, ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule,
+    ScheduleAction, Span, compile,
 };
 use cool_types::{Call, Operation};
 use std::sync::Arc;
 
 /// Most pieces of a call. Calls with very long elements would need more.
-pub(crate) const PIECES_MAX: u32 = 1 << 7;
+pub(crate) const PIECES_MAX: u32 = 1 << 9;
+
+/// Marks the transfers of a barrier that is executed together with a piece.
+pub(crate) const BARRIER_TRANSFER: u32 = 1 << 21;
 
 /// Bytes that fit into one Ethernet packet with all headers.
 const PACKET_BYTES: u64 = 1400;
@@ -93,6 +98,8 @@ pub struct QuickSchedule {
     /// Whether no action of any rank accesses several parts of an input or output at once. Only
     /// then may the parts be ranges of longer ones.
     spans_are_within_parts: bool,
+    /// Whether the ranks execute a barrier at the same time.
+    has_barrier: bool,
     /// The pieces that follow if the call is executed in several.
     following: Option<FollowingPieces>,
 }
@@ -102,6 +109,10 @@ pub struct QuickSchedule {
 struct FollowingPieces {
     /// Number of further pieces of the same length.
     alike: u32,
+    /// The schedule of these pieces and of the first one, together with a barrier. `None` for
+    /// operations in which most ranks wait for one: fewer barriers, each before a piece, then take
+    /// less time than more that are executed during pieces.
+    with_barrier: Option<Arc<QuickSchedule>>,
     /// The last piece, if it is shorter.
     last: Option<Arc<QuickSchedule>>,
 }
@@ -136,15 +147,18 @@ impl QuickSchedule {
     /// the same operation on the same range of every vector or part.
     fn in_pieces(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
         let total = total_bytes(call, layout.size());
-        (total <= limits.pieces_bytes).then_some(())?;
+        (call.bytes > 0 && total <= limits.pieces_bytes).then_some(())?;
         let element = u64::from(call.element).max(1);
-        // Half of a vector leaves room for the next piece before a barrier is necessary.
-        let piece_bytes_max = limits.vector_bytes / 2 / (total / call.bytes) / element * element;
-        let pieces = call.bytes.checked_div(piece_bytes_max)? + u64::from(call.bytes % piece_bytes_max > 0);
+        // Several pieces then fit into the window, so that one can be sent during the barrier after
+        // another.
+        let piece_bytes_max = 2 * limits.message_bytes / (total / call.bytes) / element * element;
+        (piece_bytes_max > 0).then_some(())?;
+        let pieces = call.bytes.div_ceil(piece_bytes_max);
         let piece_bytes = call.bytes.div_ceil(pieces).next_multiple_of(element);
         let alike = call.bytes / piece_bytes;
         let piece = |bytes| Call { bytes, ..call.clone() };
         let (first_piece, last_piece) = (piece(piece_bytes), piece(call.bytes % piece_bytes));
+        let barrier = QuickSchedule::barrier(layout, rank)?;
         let schedules = QuickSchedule::undivided(&first_piece, layout, rank, limits);
         schedules.filter(|first| first.spans_are_within_parts).find_map(|first| {
             let last = if last_piece.bytes > 0 {
@@ -156,7 +170,9 @@ impl QuickSchedule {
             };
             let alike = u32::try_from(alike).ok()?.checked_sub(1)?;
             (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
-            Some(QuickSchedule { following: Some(FollowingPieces { alike, last }), ..first })
+            let is_simultaneous = matches!(call.operation, Operation::Bcast | Operation::Reduce);
+            let with_barrier = is_simultaneous.then(|| Arc::new(first.with_barrier(&barrier)));
+            Some(QuickSchedule { following: Some(FollowingPieces { alike, with_barrier, last }), ..first })
         })
     }
 
@@ -167,6 +183,49 @@ impl QuickSchedule {
             None => (0, None),
         };
         if index <= alike { Some(self) } else { last.filter(|_| index == alike + 1) }
+    }
+
+    /// Returns the schedule of the piece together with a barrier. Returns `None` for the last piece
+    /// of a call, if it is shorter than the others, for a call in one piece, and if the barrier is
+    /// better executed before the next piece.
+    pub(crate) fn piece_with_barrier(&self, index: u32) -> Option<&Arc<QuickSchedule>> {
+        let following = self.following.as_ref().filter(|following| index <= following.alike)?;
+        following.with_barrier.as_ref()
+    }
+
+    /// Returns the schedule of a call and of a barrier that the ranks execute at the same time.
+    fn with_barrier(&self, barrier: &QuickSchedule) -> QuickSchedule {
+        let mut program = self.program.clone();
+        let first = program.actions.len() as u32;
+        let nothing = Span { buffer: RankBuffer::Scratch, offset: 0, len: 0 };
+        program.actions.extend(barrier.program.actions.iter().map(|action| {
+            let mut kind = action.kind;
+            match &mut kind {
+                ActionKind::Send { transfer, src: span, .. }
+                | ActionKind::Multicast { transfer, src: span, .. }
+                | ActionKind::Receive { transfer, dst: span, .. }
+                | ActionKind::ReceiveMulticast { transfer, dst: span, .. } => {
+                    transfer.0 |= BARRIER_TRANSFER;
+                    *span = nothing;
+                }
+                ActionKind::Reduce { src, dst } | ActionKind::Copy { src, dst } => {
+                    (*src, *dst) = (nothing, nothing);
+                }
+            }
+            let after = action.after.iter().map(|on| ActionId(on.0 + first)).collect();
+            ScheduleAction { kind, after }
+        }));
+        QuickSchedule {
+            call: self.call.clone(),
+            dependents: Dependents::for_program(&program),
+            program,
+            traffic: self.traffic.and(barrier.traffic),
+            is_long: self.is_long,
+            plan: self.plan,
+            spans_are_within_parts: self.spans_are_within_parts,
+            has_barrier: true,
+            following: None,
+        }
     }
 
     /// Returns the length of this piece, as in [`Call::bytes`].
@@ -216,6 +275,7 @@ impl QuickSchedule {
             is_long,
             plan,
             spans_are_within_parts,
+            has_barrier: false,
             following: None,
         })
     }
@@ -231,10 +291,12 @@ impl QuickSchedule {
         self.plan
     }
 
-    /// Returns whether a rank that completes the call has heard, directly or through others, from
-    /// all ranks.
+    /// Returns whether a rank that completes the call, or this piece of it, has heard from all
+    /// ranks, directly or through others.
     pub(crate) fn synchronizes(&self) -> bool {
-        matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather)
+        let hears_all =
+            matches!(self.call.operation, Operation::Barrier | Operation::Allreduce | Operation::Allgather);
+        hears_all || self.has_barrier
     }
 
     /// Returns whether a rank is the root of a bcast. Its schedule has only an output, which is
@@ -473,8 +535,8 @@ mod tests {
         for (operation, bytes, pieces) in [
             (Operation::Bcast, 250_008, 1),
             (Operation::Bcast, 270_000, 3),
-            (Operation::Bcast, 1_048_568, 8),
-            (Operation::Allgather, 120_000, 4),
+            (Operation::Bcast, 1_048_568, 10),
+            (Operation::Allgather, 120_000, 5),
         ] {
             let call = Call::new(operation, Rank(0), bytes, 8);
             let schedule = QuickSchedule::for_call(&call, &layout(4), Rank(1), CallLimits::LONG).unwrap();
@@ -499,6 +561,9 @@ mod tests {
     #[test]
     fn a_call_with_too_many_messages_per_rank_is_not_quick() {
         assert!(is_quick(Operation::Barrier, 0, 64));
+        let barrier = Call::new(Operation::Barrier, Rank(0), 0, 1);
+        assert!(QuickSchedule::for_call(&barrier, &layout(4), Rank(0), CallLimits::LONG).is_some());
+        assert!(QuickSchedule::in_pieces(&barrier, &layout(4), Rank(0), CallLimits::LONG).is_none());
         assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));
         assert!(is_quick(Operation::Allreduce, CallLimits::SHORT.vector_bytes, 2));

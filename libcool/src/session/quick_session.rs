@@ -93,11 +93,12 @@ impl QuickSession {
             Some(socket) => Some(LeaderCalls::new(config, attached.group, (&leaders, leader), size, socket)?),
             None => None,
         };
+        let limits = CallLimits::for_group(config.datagram_bytes as usize, &leaders);
         let calls = QuickState {
             descriptions: DescriptionCache::default(),
             leaders,
             leader,
-            limits: CallLimits::for_datagrams(config.datagram_bytes as usize),
+            limits,
             schedules: VecDeque::new(),
             ready: false,
             within: (size > 1).then(|| SegmentCalls::new(Arc::clone(&segment), index, size)),

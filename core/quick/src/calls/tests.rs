@@ -2,6 +2,7 @@
 //! retransmit from the ranks' buffers. Agents execute some calls in place of the ranks, and ranks
 //! leave calls because of errors.
 
+mod pieces;
 #[path = "../../../sim/tests/common/seeds.rs"]
 mod seeds;
 

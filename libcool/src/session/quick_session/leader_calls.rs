@@ -88,7 +88,7 @@ impl LeaderCalls {
         let (group, layout) = ((group, config.epoch), leaders.layout().clone());
         let fits = addresses.len() == layout.size();
         let datagram_bytes = usize::try_from(config.datagram_bytes).ok()?;
-        let limits = CallLimits::for_datagrams(datagram_bytes);
+        let limits = CallLimits::for_group(datagram_bytes, leaders);
         let machine = QuickCalls::new(key, group, Rank(leader as u32), layout, limits)?;
         fits.then(|| LeaderCalls {
             machine,

@@ -7,8 +7,8 @@ use cool_engine::testing::Buffer;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{
-    BeginCall, CallData, CallKey, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo,
-    WaitAction, WaitPolicy, WaitState,
+    BeginCall, CallData, CallKey, CallLimits, Input, NakResponder, NodeLeaders, Output, QuickCalls,
+    QuickSchedule, SendTo, WaitAction, WaitPolicy, WaitState,
 };
 use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
@@ -167,7 +167,8 @@ impl QuickRank {
         let (group, rank) = ((spec.id, spec.epoch), Rank(rank));
         let key = spec.keyed.as_ref()?.key.derive(b"quick calls");
         let key = CallKey::new::<Checksum>(key);
-        let limits = CallLimits::for_datagrams(spec.quick_datagram_bytes.into());
+        let limits =
+            CallLimits::for_group(spec.quick_datagram_bytes.into(), &NodeLeaders::for_group(&layout)?);
         Some(QuickRank {
             node: nodes[rank.0 as usize],
             life,
