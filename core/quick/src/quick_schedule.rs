@@ -364,14 +364,14 @@ impl PlanLimit {
 /// vector longer than a packet is reduced along a tree in which few ranks send to one at a time,
 /// because the vectors of many senders would wait in its port queue. For still longer vectors each
 /// rank combines a share, so that every link carries about one vector. Parts that leaders cannot
-/// send in one message are sent directly.
+/// send in one message are sent directly. Segments of 57344 bytes are the longest messages in
+/// parts, and those of 114688 bytes contain all parts of a piece.
 fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
     use PlanLimit::{Bytes, Message, Tree, Vector, Window};
     match operation {
         Operation::Bcast => &[
             ("multicast", Message),
             ("multicast/4096", Bytes(CallLimits::SHORT.vector_bytes)),
-            // The length of the longest message in parts.
             ("multicast/57344", Vector),
         ],
         Operation::Barrier => &[("multicast", Bytes(0))],
@@ -385,8 +385,17 @@ fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
             ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", Tree),
             ("sharded", Vector),
         ],
-        Operation::Allgather => &[("multicast", Bytes(MESSAGE_BYTES_MAX)), ("multicast-each", Vector)],
-        Operation::Gather | Operation::Scatter => &[("cool-p-p", Window), ("flat:parallel", Window)],
+        Operation::Allgather => &[
+            ("multicast", Bytes(MESSAGE_BYTES_MAX)),
+            ("multicast-each", Bytes(CallLimits::SHORT.vector_bytes)),
+            ("multicast-each/57344", Vector),
+        ],
+        Operation::Gather | Operation::Scatter => &[
+            ("cool-p-p", Bytes(CallLimits::SHORT.window_bytes)),
+            ("flat:parallel", Bytes(CallLimits::SHORT.window_bytes)),
+            ("cool-p-p/114688", Window),
+            ("flat:parallel/114688", Window),
+        ],
         Operation::ReduceScatter | Operation::Alltoall | Operation::Scan | Operation::Exscan => {
             &[("cool-p-p", Window)]
         }
@@ -519,15 +528,14 @@ mod tests {
         assert_eq!(known(Operation::Bcast, 256 << 10), "multicast/57344");
         assert_eq!(known(Operation::Reduce, 128 << 10), plans(Operation::Reduce)[1].0);
         assert_eq!(known(Operation::Allreduce, 128 << 10), plans(Operation::Allreduce)[1].0);
-        assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each");
+        assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each/57344");
         assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
         assert_eq!(known(Operation::Scan, 60 << 10), "cool-p-p");
         assert_eq!(known(Operation::Bcast, 1 << 20), "multicast/57344");
         assert_eq!(known(Operation::Bcast, CallLimits::LONG.pieces_bytes + 8), "");
-        assert_eq!(plan(Operation::Scatter, 24 << 10, 16), Some("cool-p-p".to_owned()));
-        // The root would have to retain too many bytes, and a leader's messages contain the parts
-        // of its rack, so the call is executed in pieces by another plan.
-        assert_eq!(plan(Operation::Scatter, 32 << 10, 16), Some("flat:parallel".to_owned()));
+        assert_eq!(plan(Operation::Scatter, 8 << 10, 16), Some("cool-p-p/114688".to_owned()));
+        // A leader's message with the parts of its rack would be too long.
+        assert_eq!(plan(Operation::Scatter, 32 << 10, 16), Some("flat:parallel/114688".to_owned()));
     }
 
     #[test]

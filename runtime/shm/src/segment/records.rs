@@ -70,11 +70,17 @@ pub enum RankPlan {
     QuickSharded,
     /// Like [`RankPlan::QuickMulticast`], in several long messages.
     QuickMulticastLongSegments,
+    /// Like [`RankPlan::QuickMulticastEach`], in long messages.
+    QuickMulticastEachLongSegments,
+    /// Like [`RankPlan::QuickParallel`], in long messages.
+    QuickParallelLongSegments,
+    /// Like [`RankPlan::QuickStraight`], in long messages.
+    QuickStraightLongSegments,
 }
 
 impl RankPlan {
     /// All plans.
-    pub const ALL: [RankPlan; 10] = [
+    pub const ALL: [RankPlan; 13] = [
         RankPlan::Segment,
         RankPlan::QuickMulticast,
         RankPlan::QuickMulticastSegments,
@@ -85,6 +91,9 @@ impl RankPlan {
         RankPlan::QuickBinomialMulticast,
         RankPlan::QuickSharded,
         RankPlan::QuickMulticastLongSegments,
+        RankPlan::QuickMulticastEachLongSegments,
+        RankPlan::QuickParallelLongSegments,
+        RankPlan::QuickStraightLongSegments,
     ];
 
     /// Returns the value for quick calls with this plan, or `None` if ranks do not support it.
@@ -107,6 +116,9 @@ impl RankPlan {
             }
             RankPlan::QuickSharded => "quick sharded",
             RankPlan::QuickMulticastLongSegments => "quick multicast/57344",
+            RankPlan::QuickMulticastEachLongSegments => "quick multicast-each/57344",
+            RankPlan::QuickParallelLongSegments => "quick cool-p-p/114688",
+            RankPlan::QuickStraightLongSegments => "quick flat:parallel/114688",
         }
     }
 }

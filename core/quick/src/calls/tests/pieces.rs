@@ -24,4 +24,6 @@ fn a_piece_is_sent_while_ranks_execute_a_barrier() {
     // Two pieces fit into the window, and a third one is sent together with a barrier.
     assert_eq!(sent.len(), 6, "{sent:x?}");
     assert!(sent.iter().all(|transfer| !ActiveCall::is_barrier(*transfer)));
+    // Four pieces of a scatter, each with three messages, fit into the window.
+    assert_eq!(sent_before_a_wait(Operation::Scatter).len(), 12);
 }
