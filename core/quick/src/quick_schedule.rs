@@ -17,9 +17,9 @@
 //!
 //! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
 //! most 384 KiB in all. With long limits, longer calls of up to 16 MiB are executed in pieces: each
-//! piece is a call of the same operation on a range of every vector or part. Before the next piece
-//! would exceed what ranks may send without hearing from each other, they execute a barrier at the
-//! same time as a piece.
+//! piece is a call of the same operation on a range of every vector or part. Ranks must execute a
+//! barrier before a piece that exceeds their window, as before any other call. In a bcast or reduce
+//! the barrier takes place during the piece before, because its root would otherwise wait for it.
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
@@ -155,21 +155,21 @@ impl QuickSchedule {
         (piece_bytes_max > 0).then_some(())?;
         let pieces = call.bytes.div_ceil(piece_bytes_max);
         let piece_bytes = call.bytes.div_ceil(pieces).next_multiple_of(element);
-        let alike = call.bytes / piece_bytes;
+        (call.bytes.div_ceil(piece_bytes) <= PIECES_MAX.into()).then_some(())?;
+        let alike = u32::try_from(call.bytes / piece_bytes).ok()?.checked_sub(1)?;
         let piece = |bytes| Call { bytes, ..call.clone() };
         let (first_piece, last_piece) = (piece(piece_bytes), piece(call.bytes % piece_bytes));
         let barrier = QuickSchedule::barrier(layout, rank)?;
         let schedules = QuickSchedule::undivided(&first_piece, layout, rank, limits);
         schedules.filter(|first| first.spans_are_within_parts).find_map(|first| {
-            let last = if last_piece.bytes > 0 {
-                let plan = first.plan.to_string();
-                let last = QuickSchedule::with_plan(&plan, &last_piece, layout, rank, limits)?;
-                last.spans_are_within_parts.then(|| Some(Arc::new(last)))?
-            } else {
-                None
+            let last = match last_piece.bytes {
+                0 => None,
+                _ => {
+                    let plan = first.plan.to_string();
+                    let last = QuickSchedule::with_plan(&plan, &last_piece, layout, rank, limits);
+                    Some(Arc::new(last.filter(|last| last.spans_are_within_parts)?))
+                }
             };
-            let alike = u32::try_from(alike).ok()?.checked_sub(1)?;
-            (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
             let is_simultaneous = matches!(call.operation, Operation::Bcast | Operation::Reduce);
             let with_barrier = is_simultaneous.then(|| Arc::new(first.with_barrier(&barrier)));
             Some(QuickSchedule { following: Some(FollowingPieces { alike, with_barrier, last }), ..first })

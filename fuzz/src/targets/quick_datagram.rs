@@ -5,7 +5,8 @@ use cool_cipher::AesGcm;
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
 use cool_quick::{
-    BeginCall, CallData, CallKey, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
+    BeginCall, CallData, CallKey, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls,
+    QuickSchedule,
 };
 use cool_types::{Call, Key, Operation, Rank};
 use std::sync::Arc;
